@@ -1,0 +1,1 @@
+"""How the embedded model in `assets/tiny` is made: scenes, training, evaluation."""
