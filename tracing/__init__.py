@@ -1,0 +1,19 @@
+"""The tracing workbench: records what a pipelined engine did, measures it, draws it.
+
+Knows its producer only by `protocol.SpanLike` and `protocol.MarkLike`; imports nothing of photon.
+
+    protocol    the records that a producer emits
+    recorder    Recorder: bounded, thread-safe; snapshot() -> Trace
+    trace       Trace: immutable, sorted records of one time window
+    intervals   union, intersect, subtract, total; pure
+    requests    what the marks say about each request; demand
+    bubbles     when the device idled although it was wanted, and why
+    metrics     one pure function per metric, its formula in the docstring
+    lanes       which row of the timeline a span lies on, and its colour
+    timeline    timeline(trace) -> plotly Figure
+    chrome      to_chrome, from_chrome: Trace Event JSON that Perfetto opens
+    ui/         the live timeline on the page, and its routes
+
+Times are integer nanoseconds on the producer's clock; milliseconds only in timeline and ui,
+microseconds only in chrome. All intervals are half open.
+"""
