@@ -8,6 +8,8 @@ Knows its producer only by `protocol.SpanLike` and `protocol.MarkLike`; imports 
     intervals   union, intersect, subtract, total; pure
     requests    what the marks say about each request; demand
     bubbles     when the device idled although it was wanted, and why
+    latency     metrics of requests: TTFT, ITL, throughput
+    values      their arithmetic: None where there is nothing to divide
     metrics     one pure function per metric, its formula in the docstring
     lanes       which row of the timeline a span lies on, and its colour
     timeline    timeline(trace) -> plotly Figure

@@ -68,3 +68,12 @@ def _covers(a: Intervals, times: npt.NDArray[np.int64]) -> Bools:
     started = np.searchsorted(a[:, 0], times, side="right")
     ended = np.searchsorted(a[:, 1], times, side="right")
     return started > ended
+
+
+def covered(a: Intervals, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Length of `a` before each time; covered(end) - covered(start) is what [start, end) shares with it."""
+    lengths = np.concatenate([[0], np.cumsum(a[:, 1] - a[:, 0])])
+    begun = np.searchsorted(a[:, 0], times, side="right")
+    ends = np.concatenate([[np.iinfo(np.int64).min], a[:, 1]])
+    ahead = np.where(ends[begun] > times, ends[begun] - times, 0)
+    return np.asarray(lengths[begun] - ahead, np.int64)
