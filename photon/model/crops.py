@@ -81,8 +81,17 @@ def _fill_local(
 
 
 def _resized(image: Image.Image, height: int, width: int) -> np.ndarray:
-    """(height, width, 3) uint8; the aspect ratio is not kept, as in the reference."""
-    return np.asarray(image.resize((width, height), Image.Resampling.LANCZOS))
+    """(height, width, 3) uint8; the aspect ratio is not kept, as in the reference.
+
+    Lanczos is two passes with rounding between them, so their order shows in the last bit. Pillow 13
+    takes the vertical one first where it shrinks much more than the other, Pillow 12 does not. The
+    order is spelled out here (as Pillow 13's), so that crops and tokens do not depend on the version.
+    """
+    shrink_rows, shrink_columns = image.height - height, image.width - width
+    is_vertical_first = shrink_rows > max(0, 2 * shrink_columns)
+    first = (image.width, height) if is_vertical_first else (width, image.height)
+    half_way = image.resize(first, Image.Resampling.LANCZOS)
+    return np.asarray(half_way.resize((width, height), Image.Resampling.LANCZOS))
 
 
 def _margin_and_window(config: VisionConfig) -> tuple[int, int]:
