@@ -15,10 +15,12 @@ import torch
 
 from photon.device import open_device
 from photon.device.base import Device, Work
+from photon.device.cuda import is_available
 from photon.errors import DeviceError
 
 NUM_SLOTS = 2
-NAMES = ["cpu", "deferred", pytest.param("cuda", marks=pytest.mark.gpu)]
+NO_CUDA = pytest.mark.skipif(not is_available(), reason="no CUDA device")
+NAMES = ["cpu", "deferred", pytest.param("cuda", marks=[pytest.mark.gpu, NO_CUDA])]
 
 
 class ToyRunner:
@@ -29,6 +31,10 @@ class ToyRunner:
         self.host_out = spec.host_out.view(torch.int64)
         self.dev_in = torch.zeros(NUM_SLOTS, dtype=torch.int64, device=torch_device)
         self.state = torch.zeros(NUM_SLOTS, dtype=torch.int64, device=torch_device)
+
+    def reset(self) -> None:
+        self.dev_in.zero_()
+        self.state.zero_()
 
     def upload(self, slot: int) -> None:
         self.dev_in[slot].copy_(self.host_in[slot], non_blocking=True)
@@ -106,8 +112,24 @@ def device(request: pytest.FixtureRequest) -> Iterator[Device]:
 
 
 @pytest.fixture
-def rig(device: Device) -> Rig:
+def fresh(device: Device) -> Rig:
+    """For the tests that break or close their device."""
     return make_rig(device)
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def shared(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    device = open_device(request.param)
+    yield make_rig(device)
+    device.close()
+
+
+@pytest.fixture
+def rig(shared: Rig) -> Rig:
+    """One device for all healthy tests, as it was when new: a worker takes seconds to start."""
+    shared.host_in[:] = shared.host_out[:] = 0
+    shared.device.call(Work("reset"))
+    return shared
 
 
 def mixed(*numbers: int, start: int = 0) -> int:
@@ -234,34 +256,34 @@ def test_the_time_of_a_recorded_again_event_is_that_of_its_last_record(rig: Rig)
     assert rig.device.time_ns(event) >= rig.device.time_ns(between)
 
 
-def test_a_failing_program_surfaces_at_the_wait_with_its_name_and_cause(rig: Rig) -> None:
-    rig.run("fail", "first line\nsecond line")
-    rig.run("mix", 0, 1)
+def test_a_failing_program_surfaces_at_the_wait_with_its_name_and_cause(fresh: Rig) -> None:
+    fresh.run("fail", "first line\nsecond line")
+    fresh.run("mix", 0, 1)
     with pytest.raises(DeviceError, match=r"'fail' failed.*ValueError: first line second line"):
-        rig.fetched(0)
+        fresh.fetched(0)
 
 
-def test_a_failure_is_sticky_and_nothing_runs_behind_it_on_any_stream(rig: Rig) -> None:
-    device, event = rig.device, rig.device.event()
-    rig.host_out[0] = 77
-    rig.run("fail", "broken")
+def test_a_failure_is_sticky_and_nothing_runs_behind_it_on_any_stream(fresh: Rig) -> None:
+    device, event = fresh.device, fresh.device.event()
+    fresh.host_out[0] = 77
+    fresh.run("fail", "broken")
     device.compute.record_event(event)
     with pytest.raises(DeviceError, match="broken"):
         event.synchronize()
-    rig.fetch(0)
+    fresh.fetch(0)
     for wait in (event.synchronize, device.copy.synchronize, device.compute.synchronize):
         with pytest.raises(DeviceError, match="broken"):
             wait()
     with pytest.raises(DeviceError, match="broken"):
         device.call(Work("echo"))
     assert not event.query()
-    assert rig.host_out[0] == 77
+    assert fresh.host_out[0] == 77
 
 
-def test_a_program_that_does_not_exist_is_a_failure_like_any_other(rig: Rig) -> None:
-    rig.run("no_such_program")
+def test_a_program_that_does_not_exist_is_a_failure_like_any_other(fresh: Rig) -> None:
+    fresh.run("no_such_program")
     with pytest.raises(DeviceError, match="no_such_program"):
-        rig.device.compute.synchronize()
+        fresh.device.compute.synchronize()
 
 
 def test_a_failing_call_is_the_callers_alone(rig: Rig) -> None:
@@ -285,15 +307,15 @@ def test_captured_work_runs_when_it_is_enqueued(rig: Rig) -> None:
     assert rig.fetched(1) == mixed(6, 6, start=before)
 
 
-def test_close_may_be_called_again_and_refuses_work_afterwards(rig: Rig) -> None:
-    rig.run("mix", 0, 1)
-    rig.device.close()
-    rig.device.close()
+def test_close_may_be_called_again_and_refuses_work_afterwards(fresh: Rig) -> None:
+    fresh.run("mix", 0, 1)
+    fresh.device.close()
+    fresh.device.close()
     with pytest.raises(DeviceError, match="closed"):
-        rig.run("mix", 0, 1)
+        fresh.run("mix", 0, 1)
     with pytest.raises(DeviceError, match="closed"):
-        rig.device.call(Work("echo"))
-    rig.host_in[0] = 1  # the host's view outlives the device
+        fresh.device.call(Work("echo"))
+    fresh.host_in[0] = 1  # the host's view outlives the device
 
 
 def test_a_device_that_was_never_loaded_closes_too(device: Device) -> None:

@@ -117,6 +117,7 @@ class DeferredDevice:
     name = "deferred"
     torch_device = "cpu"
     poisons = True
+    fixed_shapes = False
 
     def __init__(self, seed: int = 0) -> None:
         compute, copy = DeferredStream(self, "compute"), DeferredStream(self, "copy")

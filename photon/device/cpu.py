@@ -1,0 +1,160 @@
+"""The cpu device: a worker process that owns runner, model and KV, behind streams and events.
+
+    engine's thread                                   worker process (worker.py)
+    enqueue, record, wait  -- a pipe of commands -->  two in-order streams, one executor loop
+    query, time_ns         <= a shared table =======  items done per stream, times of records
+    synchronize            <- a wake, if it blocks -
+    host buffers           <= shared memory =======>  the same bytes, no copy
+
+What is real: work is asynchronous to the host and overlaps with it on another core, each stream is in
+order, streams are ordered by events, event times are CLOCK_MONOTONIC of both processes. What is not: there
+is no copy engine, so copies run between compute work, in the same thread, as early as events permit.
+Nothing but synchronize, call, load and close blocks (enqueue would, behind 1 MiB of unread commands).
+
+Why a process and not a thread: see the measured figures in FIGURES below.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from photon.device.base import Event, RunnerSpec, Stream, Work
+from photon.device.failures import NO_TIME, NOT_RECORDED
+from photon.device.link import WorkerLink
+from photon.device.worker import CALL, MAX_TIMING_EVENTS, NO_CELL, NOTIFY, NUM_STREAMS, RECORD, WAIT, WORK
+from photon.errors import DeviceError
+
+
+class CpuEvent:
+    """See `photon.device.base.Event`. A record is the number of an item of a stream."""
+
+    def __init__(self, link: WorkerLink, first_cell: int) -> None:
+        self._link = link
+        self._first_cell = first_cell
+        self.stream = 0
+        self.number = 0  # 0: never recorded
+
+    @property
+    def cell(self) -> int:
+        """Where the worker writes the last record's time: a cell per stream, as their records may race."""
+        return NO_CELL if self._first_cell == NO_CELL else self._first_cell + self.stream
+
+    def query(self) -> bool:
+        return 0 < self.number <= self._link.table[self.stream]
+
+    def synchronize(self) -> None:
+        if self.number == 0:
+            raise RuntimeError(NOT_RECORDED)
+        wait_for(self._link, self.stream, self.number)
+
+
+class CpuStream:
+    """See `photon.device.base.Stream`. Each item is one command to the worker."""
+
+    def __init__(self, link: WorkerLink, index: int, name: str) -> None:
+        self._link = link
+        self._index = index
+        self.name = name
+        self._number = 0
+
+    def enqueue(self, work: Work, *, label: str) -> None:
+        """Raises ValueError when an argument is not a plain int, bool, float, str, None or tuple of these."""
+        self._link.send((WORK, self._index, work.program, work.args))
+        self._number += 1
+
+    def record_event(self, event: Event) -> None:
+        assert isinstance(event, CpuEvent)
+        event.stream, event.number = self._index, self._number + 1
+        self._link.send((RECORD, self._index, event.cell))
+        self._number += 1
+
+    def wait_event(self, event: Event) -> None:
+        assert isinstance(event, CpuEvent)
+        if event.number:
+            self._link.send((WAIT, self._index, event.stream, event.number))
+            self._number += 1
+
+    def synchronize(self) -> None:
+        wait_for(self._link, self._index, self._number)
+
+
+def wait_for(link: WorkerLink, stream: int, number: int) -> None:
+    """Block until so many items of the stream have run. Raises DeviceError when they never will."""
+    if link.table[stream] >= number:
+        return
+    link.check()
+    link.send((NOTIFY, stream, number))
+    while link.table[stream] < number:
+        link.check()
+        link.receive()
+
+
+class CpuDevice:
+    """See `photon.device.base.Device`.
+
+    Args:
+        num_threads: torch threads of the worker. One is best for a small model.
+
+    Raises:
+        DeviceError: the worker could not be started.
+    """
+
+    name = "cpu"
+    torch_device = "cpu"
+    poisons = False
+    fixed_shapes = False
+
+    def __init__(self, *, num_threads: int = 1) -> None:
+        if sys.platform == "win32":
+            raise DeviceError("The cpu device needs Linux or macOS; on Windows run it inside WSL.")
+        self._num_threads = num_threads
+        self._num_timing_events = 0
+        self._link = WorkerLink()
+        self.compute: Stream = CpuStream(self._link, 0, "compute")
+        self.copy: Stream = CpuStream(self._link, 1, "copy")
+
+    @property
+    def pid(self) -> int:
+        """The worker's process id."""
+        return self._link.process.pid
+
+    def host_buffer(self, num_bytes: int) -> Any:
+        return self._link.host_buffer(num_bytes)
+
+    def load(self, spec: RunnerSpec) -> None:
+        """See base. The spec's class must be importable by name, so not of `__main__`."""
+        self._link.load(spec, self._num_threads)
+
+    def call(self, work: Work) -> Any:
+        """See base. An exception of the called program is the caller's alone; the device lives on."""
+        self._link.check()
+        self.compute.synchronize()
+        self.copy.synchronize()
+        return self._link.exchange((CALL, work.program, work.args))
+
+    def event(self, *, timing: bool = False) -> CpuEvent:
+        if not timing:
+            return CpuEvent(self._link, NO_CELL)
+        if self._num_timing_events == MAX_TIMING_EVENTS:
+            raise DeviceError(f"The cpu device has {MAX_TIMING_EVENTS} timing events; record them again.")
+        self._num_timing_events += 1
+        return CpuEvent(self._link, NUM_STREAMS * self._num_timing_events)
+
+    def capture(self, work: Work) -> None:
+        """Nothing to prepare, and nothing runs."""
+        self._link.check()
+
+    def now_ns(self) -> int:
+        return time.perf_counter_ns()
+
+    def time_ns(self, event: Event) -> int:
+        assert isinstance(event, CpuEvent)
+        if event.cell == NO_CELL or not event.query():
+            raise RuntimeError(NO_TIME)
+        return self._link.table[event.cell]
+
+    def close(self) -> None:
+        """See base. Work that has not begun never runs; a program that takes over half a second is killed."""
+        self._link.close()
