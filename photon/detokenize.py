@@ -12,15 +12,22 @@ complete; U+FFFD is emitted only for bytes that no later byte can repair.
 from __future__ import annotations
 
 import codecs
+from typing import Protocol
 
 from photon.errors import InvalidRequestError
-from photon.model.tokenizer import Tokenizer
+
+
+class TokenBytes(Protocol):
+    """All a detokeniser needs of a tokenizer."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Bytes of one token, whatever stands around it; empty for control tokens."""
 
 
 class Detokenizer:
     """The text of one request. One thread at a time."""
 
-    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...] = ()) -> None:
+    def __init__(self, tokenizer: TokenBytes, stop: tuple[str, ...] = ()) -> None:
         """InvalidRequestError if a stop string is empty: it would end every answer before it begins."""
         if "" in stop:
             raise InvalidRequestError("A stop string is empty; leave it out or write at least one character.")

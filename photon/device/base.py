@@ -82,6 +82,9 @@ class Device(Protocol):
     poisons: bool
     """True where freed pages must be overwritten, so that a read after free changes a token."""
 
+    fixed_shapes: bool
+    """True where a step must have one of a few captured shapes; the rows it lacks are padding."""
+
     def host_buffer(self, num_bytes: int) -> Any:
         """A zeroed uint8 torch tensor that host and programs both see (pinned or shared memory).
 

@@ -1,0 +1,88 @@
+"""Admission: from a caller's request to a sequence, or to one sentence why not.
+
+Runs on the caller's thread, so that decoding an image or refusing a prompt never holds up a step.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from photon.errors import ImageError, InvalidRequestError
+from photon.images import load_image
+from photon.model.config import ModelConfig
+from photon.model.crops import prepare_crops
+from photon.model.tokenizer import unknown_words
+from photon.model.weights import Model
+from photon.scheduler import Scheduler
+from photon.sequence import Request, SamplingParams, Sequence
+from photon.skills.build import build
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedImage:
+    """An image decoded and cut into crops once, for several questions.
+
+    pixels: uint8 (N, S, S, 3), the whole image first; tiling: rows and columns of the crops after it.
+    """
+
+    pixels: np.ndarray[Any, np.dtype[np.uint8]]
+    tiling: tuple[int, int]
+    width: int
+    height: int
+
+
+class Admission:
+    """Checks requests and numbers them. Thread-safe."""
+
+    def __init__(self, model: Model, scheduler: Scheduler, *, max_crops: int) -> None:
+        self._model = model
+        self._max_crops = max_crops
+        self._scheduler = scheduler
+        self._request_ids = itertools.count(1)
+
+    def encode_image(self, image: Any) -> EncodedImage:
+        """Decode and crop. Raises ImageError."""
+        if isinstance(image, EncodedImage):
+            return image
+        decoded = load_image(image)
+        crops = prepare_crops(decoded, self._model.config.vision)
+        if len(crops.pixels) > self._max_crops:
+            width, height = decoded.size
+            raise ImageError(f"An image of {width} x {height} px is too long and narrow; crop it first.")
+        return EncodedImage(crops.pixels, crops.tiling, *decoded.size)
+
+    def prepare(self, request: Request, adapter_ids: dict[str, int]) -> Sequence:
+        """The request as a waiting sequence.
+
+        Raises:
+            InvalidRequestError: whatever is wrong with it, in one sentence.
+        """
+        params = SamplingParams.from_settings(request.settings)
+        check_vocabulary(request, self._model.config)
+        skill = build(request, params, self._model.tokenizer, self._model.config.tokenizer)
+        if params.adapter is not None and params.adapter not in adapter_ids:
+            known = ", ".join(adapter_ids) or "none is"
+            raise InvalidRequestError(f"There is no adapter {params.adapter!r}; loaded: {known}.")
+        has_image = request.image is not None
+        prefix = self._model.config.text.prefix_attn if has_image else 1
+        sequence = Sequence(next(self._request_ids), skill, params, prefix)
+        sequence.adapter_id = None if params.adapter is None else adapter_ids[params.adapter]
+        if reason := self._scheduler.never_fits(sequence):
+            raise InvalidRequestError(reason)
+        if has_image:
+            encoded = self.encode_image(request.image)
+            sequence.pixels, sequence.tiling = encoded.pixels, encoded.tiling
+        return sequence
+
+
+def check_vocabulary(request: Request, config: ModelConfig) -> None:
+    """Refuse words that a model of few words has never seen, instead of answering noise."""
+    if not config.vocabulary or request.skill == "caption":
+        return
+    if unknown := unknown_words(request.prompt, config.vocabulary):
+        words = ", ".join(repr(word) for word in unknown[:5])
+        raise InvalidRequestError(f"The model {config.name} does not know {words}. {config.limits}".strip())

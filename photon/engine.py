@@ -1,0 +1,344 @@
+"""Engine: pipelined decoding of many requests on one device. Read this second, after `pipeline.py`.
+
+One tick (`advance`) is three verbs on three different steps:
+
+    commit t-1   wait for its results, hand the tokens out, free its slot
+    sample t     its masks need what the commit has just learned
+    launch t+1   its inputs are gathered on the device, so it needs neither
+
+Depth 1 is the same three verbs with nothing left in flight between ticks.
+
+Owns: the tick, on one thread; other threads reach it through the worker's inbox.
+Does not own: who is where (`roster.py`), what they hold (`residency.py`), which rows go next
+(`scheduler.py`), buffers and streams (`runtime.py`), grammars (`skills/`).
+
+Invariants asserted here: I3 0 <= inflight_refs <= 2, changed by launch and commit alone. I6 commit
+before sample before launch. I8 nothing is launched past max_tokens, context or pages. I9 a zombie is
+never streamed, counted or fed to its grammar.
+
+Failure domains: an exception in one request's skill ends that request; one in launch or sample ends the
+requests of that step; one in commit, where the device reports its failures, ends all and the engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+from collections.abc import Sequence as Items
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from photon.admission import Admission, EncodedImage
+from photon.client import Client
+from photon.config import EngineConfig
+from photon.device.base import Device
+from photon.errors import EngineDeadError, InvalidRequestError
+from photon.handle import Handle
+from photon.model.weights import Model, load_adapter
+from photon.observe import Observer
+from photon.pipeline import Pipeline, Step
+from photon.residency import Residency
+from photon.roster import Roster
+from photon.runtime import Runtime
+from photon.scheduler import Scheduler, StepPlan
+from photon.sequence import FinishReason, Request, Sequence
+from photon.skills.base import Mask, Token
+from photon.tracer import Tracer
+from photon.worker import Worker
+
+log = logging.getLogger(__name__)
+
+
+class Engine(Client):
+    """Serves requests on one device.
+
+    Args:
+        model: from `load_model`; its weights are loaded onto the device here, which blocks.
+        device: from `open_device`; the engine closes it.
+        observers: receive spans and marks on the engine's thread.
+        dtype: of weights and KV cache, a torch name.
+        threaded: run `advance` on a thread of the engine's own. False is for tests and simulations,
+            which call `run_until_idle`.
+
+    Raises:
+        DeviceError: the model does not fit the device, or the device failed.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        device: Device,
+        config: EngineConfig | None = None,
+        *,
+        observers: Items[Observer] = (),
+        dtype: str = "float32",
+        threaded: bool = True,
+    ) -> None:
+        self.model, self.device = model, device
+        self.config = config or EngineConfig()
+        self.dtype = dtype
+        self._runtime = Runtime(model, device, self.config, dtype)
+        self._pipeline = Pipeline()
+        self._scheduler = Scheduler(
+            self.config,
+            num_pages=self._runtime.num_pages,
+            max_context=model.config.text.max_context,
+            crop_budget=self._runtime.crop_budget,
+        )
+        self._tracer = Tracer(observers, device.now_ns)
+        self._residency = Residency(self._runtime)
+        self._roster = Roster(self._residency, self._tracer, device.now_ns)
+        self._admission = Admission(model, self._scheduler, max_crops=self._runtime.shapes.crops)
+        self._adapter_ids: dict[str, int] = {}
+        self._adapter_numbers = itertools.count(1)
+        self._depth = self.config.depth
+        self._num_steps = self._num_zombie_rows = self._max_in_flight = 0
+        self._worker = Worker(self.advance, self._roster.fail_all, threaded=threaded)
+
+    # One tick ------------------------------------------------------------------------------------
+
+    def advance(self) -> bool:
+        """Commit, sample, launch. Returns False when nothing is left to do."""
+        if step := self._pipeline.oldest_sampled:
+            self._commit(step)
+        if step := self._pipeline.launched:
+            self._sample(step)
+        if self._pipeline.can_launch():
+            self._launch()
+        if self._depth == 1:
+            self._finish_in_flight()
+        return self._roster.has_work or not self._pipeline.is_empty
+
+    def _finish_in_flight(self) -> None:
+        """The tail of a blocking tick: the host waits for the device, and then the device for the host."""
+        if step := self._pipeline.launched:
+            self._sample(step)
+        while step := self._pipeline.oldest_sampled:
+            self._commit(step)
+
+    def _launch(self) -> None:
+        """Plan the next step and enqueue its forward."""
+        plan_start = self._tracer.now()
+        plan = self._scheduler.plan(self._roster.waiting, self._roster.running, self._residency.capacity())
+        if plan is None:
+            self._resolve_stall()
+            return
+        step = self._new_step(plan)
+        self._tracer.host("plan", plan_start, step)
+        launch_start = self._tracer.now()
+        try:
+            self._acquire(step)
+            self._runtime.launch(step)
+        except Exception as error:
+            self._abandon(step, error)
+            return
+        self._pipeline.launch(step)
+        self._scheduler.launched(plan)
+        for sequence in step.rows:
+            sequence.num_launched += 1
+            self._roster.handle(sequence).launched(step.step_id)
+        self._max_in_flight = max(self._max_in_flight, len(self._pipeline.in_flight))
+        self._tracer.host("launch", launch_start, step)
+
+    def _sample(self, step: Step) -> None:
+        """Masks from the state that the last commit left, then sampling and the copy to the host."""
+        start = self._tracer.now()
+        try:
+            self._runtime.sample(step, [self._mask_of(sequence) for sequence in step.rows])
+        except Exception as error:
+            self._pipeline.abandon(step)
+            self._abandon(step, error)
+            return
+        self._pipeline.sample(step)
+        self._tracer.host("sample", start, step)
+
+    def _commit(self, step: Step) -> None:
+        """Wait for the step's tokens and hand them out; zombies are dropped and released."""
+        self._pipeline.begin_commit(step)
+        wait_start = self._tracer.now()
+        self._runtime.wait(step)
+        self._tracer.host("wait", wait_start, step)
+        commit_start = self._tracer.now()
+        num_zombies = step.num_zombies
+        for sequence, token in zip(step.rows, self._runtime.results(step), strict=True):
+            sequence.inflight_refs -= 1
+            assert sequence.inflight_refs >= 0, "I3: committed more often than launched"
+            if not sequence.finished:
+                self._deliver(sequence, token, step.step_id)
+            self._roster.release_if_drained(sequence)
+        self._num_zombie_rows += num_zombies
+        if self._tracer:
+            self._tracer.spans(self._runtime.device_spans(step, num_zombies))
+        self._pipeline.end_commit(step)
+        self._tracer.host("commit", commit_start, step, num_zombies)
+
+    # Parts of launch -----------------------------------------------------------------------------
+
+    def _new_step(self, plan: StepPlan) -> Step:
+        slot = self._pipeline.free_slot()
+        assert slot is not None, "I5: no free slot"
+        count = len(plan.rows)
+        padded = self._runtime.row_bucket(count) if plan.kind == "decode" else count
+        self._num_steps += 1
+        return Step(self._num_steps, slot, plan.kind, plan.rows, padded)
+
+    def _acquire(self, step: Step) -> None:
+        """Take the refs, then what the rows need to run: a seat for new ones, pages for the others."""
+        for sequence in step.rows:
+            assert not sequence.finished, "I9: a finished sequence was planned"
+            assert sequence.inflight_refs < 2, "I3: more than two steps would hold one sequence"
+            assert sequence.num_launched < sequence.max_tokens, "I8: launched past max_tokens"
+            sequence.inflight_refs += 1
+        for sequence in step.rows:
+            if step.kind == "prefill":
+                self._roster.admit(sequence, step.step_id)
+            else:
+                self._residency.grow(sequence, self._scheduler.missing_pages(sequence))
+
+    def _resolve_stall(self) -> None:
+        """No row can go. With nothing in flight nothing will change: the youngest gives way to the others,
+        or the last one ends with what it has. Preempted here alone, no page is fenced by a step in flight.
+        """
+        if not self._pipeline.is_empty or not self._roster.has_work:
+            return
+        if len(self._roster.running) > 1:
+            self._roster.preempt_youngest()
+        else:
+            assert self._roster.running, "I11: the first waiting request does not fit an empty pool"
+            self._roster.finish(self._roster.running[0], FinishReason.LENGTH)
+
+    def _abandon(self, step: Step, error: BaseException) -> None:
+        """A step that will not be committed: give back exactly its refs and end its requests.
+
+        The fence comes first, because part of the step may be enqueued and use what is given back.
+        """
+        log.error("step %d failed", step.step_id, exc_info=error)
+        self._runtime.fence()
+        held = [sequence for sequence in step.rows if sequence.inflight_refs]
+        for sequence in held:
+            sequence.inflight_refs -= 1
+        for sequence in step.rows:
+            if not sequence.finished:
+                self._roster.fail(sequence, error)
+            self._roster.release_if_drained(sequence)
+
+    # Parts of sample and commit ------------------------------------------------------------------
+
+    def _mask_of(self, sequence: Sequence) -> Mask:
+        """What the grammar allows next. A zombie's token will be dropped: its grammar is not asked (I9)."""
+        if sequence.finished:
+            return Mask.ANY
+        try:
+            return sequence.skill.mask()
+        except Exception as error:
+            self._roster.fail(sequence, error)
+            return Mask.ANY
+
+    def _deliver(self, sequence: Sequence, token: Token, step_id: int) -> None:
+        """One token: to the grammar, to the caller, and the question whether it was the last."""
+        skill = sequence.skill
+        try:
+            delta = skill.consume(token)
+        except Exception as error:
+            self._roster.fail(sequence, error)
+            return
+        is_end = skill.finished and token.id == self.model.config.tokenizer.eos_id
+        self._roster.deliver(sequence, token, is_end=is_end, delta=delta, step_id=step_id)
+        if skill.finished:
+            self._roster.finish(sequence, FinishReason.STOP, step_id=step_id)
+        elif self._is_at_limit(sequence):
+            self._roster.finish(sequence, FinishReason.LENGTH, step_id=step_id)
+
+    def _is_at_limit(self, sequence: Sequence) -> bool:
+        """No further token may be launched: max_tokens, or the context is full (I8)."""
+        next_position = sequence.num_prefill_positions - 1
+        return len(sequence.tokens) >= sequence.max_tokens or next_position >= self._scheduler.max_context
+
+    # For callers ---------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> Handle:
+        """Check, decode and queue a request; returns when it waits for admission.
+
+        Raises:
+            InvalidRequestError: it is wrong, or too many wait; nothing was queued.
+            EngineDeadError: the engine has ended.
+        """
+        arrival_ns = self.device.now_ns()
+        if len(self._roster) >= self.config.max_waiting:
+            raise InvalidRequestError(f"{self.config.max_waiting} requests are waiting; try again later.")
+        sequence = self._admission.prepare(request, self._adapter_ids)
+
+        def cancel() -> None:
+            with contextlib.suppress(EngineDeadError):
+                self._worker.post(lambda: self._roster.cancel(sequence))
+
+        handle = Handle(sequence, arrival_ns, self.device.now_ns(), cancel)
+        self._worker.post(lambda: self._roster.accept(sequence, handle))
+        return handle
+
+    def encode_image(self, image: Any) -> EncodedImage:
+        """Decode and crop an image once, for several requests. Raises ImageError."""
+        return self._admission.encode_image(image)
+
+    def load_adapter(self, name: str, path: str | Path) -> None:
+        """Make a LoRA file usable as settings={"adapter": name}; blocks.
+
+        A name loaded again means the new file for later requests; earlier ones keep theirs.
+        Raises CheckpointError when the file does not fit the model.
+        """
+        adapter = load_adapter(path, self.model.config, self.config.max_lora_rank)
+        adapter_id = next(self._adapter_numbers)
+        self._worker.call(lambda: self._runtime.register_adapter(adapter_id, adapter))
+        self._adapter_ids[name] = adapter_id
+
+    @property
+    def depth(self) -> int:
+        """Steps in flight: 1 blocking, 2 pipelined."""
+        return self._depth
+
+    def set_depth(self, depth: int) -> None:
+        """Change the depth between two ticks, for all requests; blocks until done."""
+        replace(self.config, depth=depth)  # checks the value
+        self._worker.call(lambda: setattr(self, "_depth", depth))
+
+    def stats(self) -> dict[str, Any]:
+        """One consistent snapshot, taken between two ticks; blocks until then. Works on a dead engine."""
+        try:
+            return self._worker.call(self._snapshot)
+        except EngineDeadError:
+            return self._snapshot()
+
+    def _snapshot(self) -> dict[str, Any]:
+        return {
+            "alive": self._worker.death is None,
+            "depth": self._depth,
+            "steps": self._num_steps,
+            "zombie_rows": self._num_zombie_rows,
+            "in_flight_steps": len(self._pipeline.in_flight),
+            "max_in_flight": self._max_in_flight,
+            **self._roster.stats(),
+        }
+
+    def check(self) -> None:
+        """Assert the invariants that span several objects; for tests, between two ticks."""
+        self._residency.check(self._roster.resident)
+        held = [sequence for step in self._pipeline.in_flight for sequence in step.rows]
+        for sequence in self._roster.resident:
+            assert sequence.inflight_refs == held.count(sequence), "I3: refs differ from the steps in flight"
+
+    def run_until_idle(self, *, max_ticks: int | None = None) -> int:
+        """Only with threaded=False: tick until nothing is left to do; returns the number of ticks."""
+        return self._worker.run_until_idle(max_ticks=max_ticks)
+
+    def close(self) -> None:
+        """End the engine: open requests fail, the device is closed; idempotent, blocks."""
+        self._worker.stop(EngineDeadError("it was closed"))
+        self.device.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,155 @@
+"""Roster: every request between submit and release, and all the ways one ends.
+
+    accept -> waiting -> admit -> running -> finish -> (zombie) -> release
+                 ^                   |
+                 +----- preempt -----+
+
+`finish` delivers the result at once. What the sequence holds goes back in `release_if_drained`, when no
+step in flight holds it any more; in between it is a zombie. Engine's thread only.
+
+Invariants: I9 a finished sequence is never finished, fed or streamed again. I10 see `residency.py`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from photon.errors import EngineDeadError, RequestFailedError
+from photon.handle import Handle
+from photon.residency import Residency
+from photon.sequence import FinishReason, Sequence
+from photon.skills.base import Token
+from photon.tracer import Tracer
+
+
+class Roster:
+    """Who waits, who runs, who is a zombie. Two counts: `running` can be scheduled, `resident` holds
+    rows and pages; admission looks at the first, idleness at the second.
+    """
+
+    def __init__(self, residency: Residency, tracer: Tracer, now_ns: Callable[[], int]) -> None:
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self.zombies: set[Sequence] = set()
+        self.num_tokens = 0
+        self._handles: dict[int, Handle] = {}
+        self._residency = residency
+        self._tracer = tracer
+        self._now_ns = now_ns
+
+    def __len__(self) -> int:
+        """Requests whose caller has no result yet."""
+        return len(self._handles)
+
+    @property
+    def resident(self) -> list[Sequence]:
+        return [*self.running, *self.zombies]
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.waiting or self.running or self.zombies)
+
+    def handle(self, sequence: Sequence) -> Handle:
+        return self._handles[sequence.request_id]
+
+    # Beginnings ------------------------------------------------------------------------------------
+
+    def accept(self, sequence: Sequence, handle: Handle) -> None:
+        self._handles[sequence.request_id] = handle
+        self.waiting.append(sequence)
+        self._tracer.mark("arrival", sequence.request_id, -1, handle.arrival_ns)
+
+    def admit(self, sequence: Sequence, step_id: int) -> None:
+        """From waiting to running, with all it needs to be prefilled."""
+        self.waiting.remove(sequence)
+        self.running.append(sequence)
+        self._residency.admit(sequence)
+        now = self._now_ns()
+        if self.handle(sequence).admitted(now):
+            self._tracer.mark("admitted", sequence.request_id, step_id, now)
+
+    def preempt_youngest(self) -> None:
+        """Back to the head of the line; the next prefill repeats what was generated. Nothing in flight."""
+        sequence = self.running.pop()
+        sequence.num_preemptions += 1
+        sequence.num_launched = len(sequence.tokens)
+        self._release(sequence)
+        self.waiting.appendleft(sequence)
+
+    # Tokens ----------------------------------------------------------------------------------------
+
+    def deliver(self, sequence: Sequence, token: Token, *, is_end: bool, delta: str, step_id: int) -> None:
+        """A committed token that the grammar has accepted. The end token is not part of the answer."""
+        if not is_end:
+            sequence.tokens.append(token)
+            self.num_tokens += 1
+        now = self._now_ns()
+        is_first = self.handle(sequence).token(delta, now)
+        self._tracer.mark("first_token" if is_first else "token", sequence.request_id, step_id, now)
+
+    # Ends ------------------------------------------------------------------------------------------
+
+    def finish(
+        self, sequence: Sequence, reason: FinishReason, error: BaseException | None = None, step_id: int = -1
+    ) -> None:
+        """The result goes out now; pages, row and adapter follow when the last step in flight is done."""
+        assert not sequence.finished, "I9: finished twice"
+        sequence.finish_reason = reason
+        (self.running if sequence in self.running else self.waiting).remove(sequence)
+        handle = self._handles.pop(sequence.request_id)
+        now = self._now_ns()
+        try:
+            handle.finish(sequence.skill.close(), now, error)
+        except Exception as cause:  # the skill could not build its result: this request's failure alone
+            failure = RequestFailedError(f"The result could not be built: {cause}")
+            handle.finish("", now, failure)
+        name = "cancel" if reason is FinishReason.CANCELLED else "finish"
+        self._tracer.mark(name, sequence.request_id, step_id, now)
+        if sequence.inflight_refs:
+            self.zombies.add(sequence)
+        self.release_if_drained(sequence)
+
+    def fail(self, sequence: Sequence, error: BaseException) -> None:
+        """End one request with an error; the others go on."""
+        failure = RequestFailedError(f"The request failed: {error}")
+        failure.__cause__ = error
+        self.finish(sequence, FinishReason.ERROR, failure)
+
+    def cancel(self, sequence: Sequence) -> None:
+        """Wherever it is: waiting, in prefill or decoding. Nothing happens when it has ended."""
+        if not sequence.finished:
+            self.finish(sequence, FinishReason.CANCELLED)
+
+    def fail_all(self, error: BaseException) -> None:
+        """The engine has ended: every open request hears why, at once."""
+        for handle in self._handles.values():
+            failure = EngineDeadError(f"The engine has ended: {error}")
+            failure.__cause__ = error
+            handle.finish("", self._now_ns(), failure)
+        self._handles.clear()
+
+    def release_if_drained(self, sequence: Sequence) -> None:
+        """A finished sequence that no step holds gives everything back."""
+        if sequence.finished and sequence.inflight_refs == 0:
+            self.zombies.discard(sequence)
+            self._release(sequence)
+
+    def _release(self, sequence: Sequence) -> None:
+        if self._residency.release(sequence):
+            self._tracer.mark("release", sequence.request_id, -1, self._now_ns())
+
+    def stats(self) -> dict[str, Any]:
+        pool, lora = self._residency.pool, self._residency.lora
+        return {
+            "waiting": len(self.waiting),
+            "schedulable": len(self.running),
+            "resident": len(self.running) + len(self.zombies),
+            "zombies": len(self.zombies),
+            "free_pages": pool.num_free,
+            "cached_pages": 0,
+            "total_pages": pool.num_pages,
+            "free_lora_slots": lora.num_free,
+            "tokens": self.num_tokens,
+        }

@@ -1,0 +1,286 @@
+"""ModelRunner: the programs that run on the device's side, over buffers whose addresses never change.
+
+One step is a handful of programs, each enqueued by name (`device/base.py`):
+
+    decode   upload -> decode  -> | upload_masks (copy stream) -> sample | -> fetch (copy stream)
+    prefill  upload -> vision -> prefill -> | ... the same tail ...
+
+The token never leaves the device on the critical path: `sample` scatters ids, coordinates and sizes
+into the pending buffers, indexed by batch_idx, and the next `decode` gathers its inputs from there.
+
+Owns: weights, KV pages, pending buffers, adapter buffers, the device halves of both slots.
+Does not own: any decision. Arguments of programs are shapes and flags, never data of a request.
+I14: nothing is allocated per step but what PyTorch's operators need inside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from photon.kv_cache import PagedKVCache
+from photon.lora import LoraBuffers
+from photon.model.layers import rotary_table, rotate
+from photon.model.text import Attend
+from photon.model.weights import Adapter, Checkpoint
+from photon.sampler import mask_table, sample_greedy, sample_top_p
+from photon.skills.base import TokenMask
+from photon.slot import GROUPS, SlotShapes
+
+
+@dataclass(frozen=True)
+class ModelRunnerSpec:
+    """Everything the device's side needs to build the runner; picklable."""
+
+    checkpoint: Checkpoint
+    dtype: str
+    shapes: SlotShapes
+    host_blocks: tuple[dict[str, Any], ...]
+    """Per slot and group, the host buffer shared with the engine."""
+    num_rows: int
+    num_pages: int
+    page_size: int
+    num_lora_slots: int
+    max_lora_rank: int
+    masks: tuple[TokenMask, ...]
+
+    def build(self, torch_device: str) -> ModelRunner:
+        with torch.inference_mode():
+            return ModelRunner(self, torch_device)
+
+
+class DeviceSlot:
+    """Device twins of one slot's blocks, and the step's logits and hidden states."""
+
+    def __init__(
+        self, spec: ModelRunnerSpec, host: dict[str, Tensor], *, dtype: torch.dtype, torch_device: str
+    ) -> None:
+        text, vision = spec.checkpoint.config.text, spec.checkpoint.config.vision
+        rows = spec.shapes.rows
+        self.host = host
+        self.blocks = {group: torch.zeros_like(host[group], device=torch_device) for group in GROUPS}
+        views = {group: spec.shapes.views(group, self.blocks[group]) for group in GROUPS}
+        self.step, self.prompt, self.crops = views["step"], views["prompt"], views["crops"]
+        self.masks, self.results = views["masks"], views["results"]
+        self.hidden = torch.zeros(rows, text.dim, dtype=dtype, device=torch_device)
+        self.logits = torch.zeros(rows, text.vocab_size, dtype=dtype, device=torch_device)
+        image_rows = min(rows, spec.shapes.crops)
+        self.images = torch.zeros(image_rows, vision.num_patches, text.dim, dtype=dtype, device=torch_device)
+
+
+class ModelRunner:
+    """The programs. Rows beyond the real ones are padding: batch_idx 0, null page, lora_slot 0."""
+
+    def __init__(self, spec: ModelRunnerSpec, torch_device: str) -> None:
+        dtype = getattr(torch, spec.dtype)
+        config = spec.checkpoint.config
+        self.config = config
+        self.model = spec.checkpoint.build(torch_device, dtype)
+        self.cache = PagedKVCache(
+            num_layers=config.text.n_layers,
+            num_pages=spec.num_pages,
+            page_size=spec.page_size,
+            n_heads=config.text.n_heads,
+            head_dim=config.text.head_dim,
+            dtype=dtype,
+            torch_device=torch_device,
+        )
+        self.lora = LoraBuffers(
+            config.text,
+            num_slots=spec.num_lora_slots,
+            max_rank=spec.max_lora_rank,
+            dtype=dtype,
+            torch_device=torch_device,
+        )
+        self.adapters: dict[int, dict[str, Tensor]] = {}
+        self.slots = [
+            DeviceSlot(spec, host, dtype=dtype, torch_device=torch_device) for host in spec.host_blocks
+        ]
+        self.pending_token = torch.zeros(spec.num_rows, dtype=torch.int64, device=torch_device)
+        self.pending_coord = torch.zeros(spec.num_rows, 1, device=torch_device)
+        self.pending_size = torch.zeros(spec.num_rows, 2, device=torch_device)
+        self.disallowed = mask_table(spec.masks, config.text.vocab_size, torch_device)
+        self.angles = rotary_table(config.text.rotary_dim, config.text.max_context).to(torch_device)
+        self.positions = torch.arange(config.text.max_context, device=torch_device)
+
+    # Copies -----------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def upload(self, slot: int, is_prefill: bool) -> None:
+        """Host -> device: the step block, and the prompt block of a prefill."""
+        for group in ("step", "prompt") if is_prefill else ("step",):
+            self._to_device(slot, group)
+
+    @torch.inference_mode()
+    def upload_masks(self, slot: int) -> None:
+        """Host -> device: each row's mask index, on the copy stream."""
+        self._to_device(slot, "masks")
+
+    @torch.inference_mode()
+    def fetch(self, slot: int) -> None:
+        """Device -> host: ids, coordinates and sizes of all rows in one copy."""
+        mine = self.slots[slot]
+        mine.host["results"].copy_(mine.blocks["results"], non_blocking=True)
+
+    def _to_device(self, slot: int, group: str) -> None:
+        mine = self.slots[slot]
+        mine.blocks[group].copy_(mine.host[group], non_blocking=True)
+
+    # Forwards ---------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def vision(self, slot: int, tilings: tuple[tuple[int, int], ...], num_crops: int) -> None:
+        """Encode the slot's crops into one image embedding per row."""
+        mine = self.slots[slot]
+        pixels = mine.crops.pixels[:num_crops]
+        pixels.copy_(mine.host["crops"][: pixels.numel()].view(pixels.shape), non_blocking=True)
+        mine.images[: len(tilings)] = self.model.vision.embed(pixels, tilings)
+
+    @torch.inference_mode()
+    def prefill(self, slot: int, rows: int, length: int, has_image: bool, has_lora: bool) -> None:
+        """Prefix and prompt of `rows` new sequences, padded to `length` prompt tokens.
+
+        Right padding is harmless: causal attention keeps it from every real position, and its keys land
+        in the row's own unwritten positions or in the null page.
+        """
+        mine = self.slots[slot]
+        x = self._prompt_embeddings(slot, rows, length)  # (B, length, D)
+        bos = torch.full((rows, 1), self.config.tokenizer.bos_id, device=x.device)
+        head = [self.model.text.embed(bos)]
+        if has_image:
+            head.append(mine.images[:rows])
+        x = torch.cat((*head, x), dim=1)
+        total = x.shape[1]
+        kv_slots = self.cache.slots(mine.step.page_table[:rows], self.positions[:total].expand(rows, -1))
+        allowed = self._prefix_mask(total, has_image)
+
+        def attend(layer: int) -> Attend:
+            return lambda q, k, v: self._attend_prompt(layer, q, k, v, kv_slots, allowed)
+
+        hidden = self._blocks(x, attend, mine.step.lora_slot[:rows] if has_lora else None)
+        last = mine.step.last_index[:rows, None, None].expand(-1, 1, hidden.shape[-1])
+        self._finish_forward(slot, hidden.gather(1, last)[:, 0])
+
+    @torch.inference_mode()
+    def decode(self, slot: int, rows: int, pages: int, has_spatial: bool, has_lora: bool) -> None:
+        """One token of `rows` sequences, attending to the first `pages` pages of each."""
+        mine = self.slots[slot]
+        position = mine.step.position[:rows, None]  # (B, 1)
+        table = mine.step.page_table[:rows, :pages]
+        kv_slots = self.cache.slots(table, position)
+        visible = (self.positions[: pages * self.cache.page_size] <= position)[:, None, None]
+        angles = self.angles[position][:, None]  # (B, 1, 1, rotary / 2)
+
+        def attend(layer: int) -> Attend:
+            return lambda q, k, v: self._attend_paged(
+                layer, rotate(q, angles), rotate(k, angles), v, kv_slots, table, visible
+            )
+
+        x = self._pending_embeddings(mine.step.batch_idx[:rows], has_spatial)
+        hidden = self._blocks(x, attend, mine.step.lora_slot[:rows] if has_lora else None)
+        self._finish_forward(slot, hidden[:, 0])
+
+    @torch.inference_mode()
+    def sample(self, slot: int, rows: int, is_greedy: bool, has_spatial: bool) -> None:
+        """Mask, sample, decode coordinates and sizes, and leave all three pending for the next forward."""
+        mine = self.slots[slot]
+        step, results, hidden = mine.step, mine.results, mine.hidden[:rows]
+        logits = mine.logits[:rows].masked_fill_(self.disallowed[mine.masks.mask[:rows]], -torch.inf)
+        if is_greedy:
+            ids = sample_greedy(logits)
+        else:
+            ids = sample_top_p(logits, step.temperature[:rows], step.top_p[:rows], step.uniform[:rows])
+        results.token[:rows] = ids
+        if has_spatial:
+            results.coord[:rows] = self.model.region.decode_coord(hidden)
+            results.size[:rows] = self.model.region.decode_size(hidden)
+            self.pending_coord.index_copy_(0, step.batch_idx[:rows], results.coord[:rows])
+            self.pending_size.index_copy_(0, step.batch_idx[:rows], results.size[:rows])
+        self.pending_token.index_copy_(0, step.batch_idx[:rows], ids)
+
+    # Adapters and pages -----------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def register_adapter(self, adapter_id: int, path: str, rank: int, names: tuple[str, ...]) -> None:
+        """Read an adapter's file once, so that `load_adapter` only copies."""
+        self.adapters[adapter_id] = Adapter(Path(path), rank, names).tensors()
+
+    @torch.inference_mode()
+    def load_adapter(self, lora_slot: int, adapter_id: int) -> None:
+        self.lora.load(lora_slot, self.adapters[adapter_id])
+
+    @torch.inference_mode()
+    def poison_pages(self, pages: tuple[int, ...]) -> None:
+        self.cache.poison(torch.tensor(pages))
+
+    # Pieces -----------------------------------------------------------------------------------------
+
+    def _blocks(self, x: Tensor, attend: Any, lora_slot: Tensor | None) -> Tensor:
+        """All decoder blocks: (B, T, D) -> raw hidden states (B, T, D)."""
+        for layer, block in enumerate(self.model.text.blocks):
+            delta = None if lora_slot is None else self.lora.delta(layer, lora_slot)
+            x = block(x, attend(layer), delta)
+        return x
+
+    def _attend_prompt(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, kv_slots: Tensor, allowed: Tensor
+    ) -> Tensor:
+        angles = self.angles[: q.shape[2]]
+        q, k = rotate(q, angles), rotate(k, angles)
+        self.cache.write(layer, kv_slots, k, v)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
+
+    def _attend_paged(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        kv_slots: Tensor,
+        table: Tensor,
+        visible: Tensor,
+    ) -> Tensor:
+        self.cache.write(layer, kv_slots, k, v)
+        keys, values = self.cache.read(layer, table)
+        return F.scaled_dot_product_attention(q, keys, values, attn_mask=visible)
+
+    def _prefix_mask(self, total: int, has_image: bool) -> Tensor:
+        """(T, T) bool: causal, and both ways inside the image prefix (engine_facts 1.5)."""
+        at = self.positions[:total]
+        allowed = at[None, :] <= at[:, None]
+        if has_image:
+            in_prefix = at < self.config.text.prefix_attn
+            allowed |= in_prefix[None, :] & in_prefix[:, None]
+        return allowed
+
+    def _prompt_embeddings(self, slot: int, rows: int, length: int) -> Tensor:
+        prompt, count = self.slots[slot].prompt, rows * length
+        ids = prompt.token[:count].view(rows, length)
+        x, y = prompt.x[:count].view(rows, length, 1), prompt.y[:count].view(rows, length, 1)
+        return self._typed_embeddings(ids, x, torch.cat((x, y), dim=-1))
+
+    def _pending_embeddings(self, batch_idx: Tensor, has_spatial: bool) -> Tensor:
+        """(B,) -> (B, 1, D): the embedding of each row's pending token."""
+        ids = self.pending_token[batch_idx][:, None]
+        if not has_spatial:
+            return self.model.text.embed(ids)
+        coord, size = self.pending_coord[batch_idx], self.pending_size[batch_idx]
+        return self._typed_embeddings(ids, coord[:, None], size[:, None])
+
+    def _typed_embeddings(self, ids: Tensor, coord: Tensor, size: Tensor) -> Tensor:
+        """Text embeddings, replaced where the token is a coordinate or a size."""
+        region, special = self.model.region, self.config.tokenizer
+        x = self.model.text.embed(ids)
+        x = torch.where((ids == special.coord_id)[..., None], region.encode_coord(coord), x)
+        return torch.where((ids == special.size_id)[..., None], region.encode_size(size), x)
+
+    def _finish_forward(self, slot: int, hidden: Tensor) -> None:
+        """Leave hidden (B, D) and logits (B, V) in the slot for `sample`."""
+        mine, rows = self.slots[slot], hidden.shape[0]
+        mine.hidden[:rows] = hidden
+        mine.logits[:rows] = self.model.text.logits(hidden)

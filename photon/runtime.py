@@ -1,0 +1,201 @@
+"""Runtime: what each verb of a tick enqueues on the device's two streams.
+
+    launch   compute: upload, forward (or vision, prefill)                       -> forward_done
+    sample   copy:    masks -> masks_ready     compute: (masks_ready) sample     -> sampled
+             copy:    (sampled) fetch                                            -> copied
+    wait     host:    copied                   the only place where the host waits (I13)
+
+Owns the slots and their events. I1: both slots use one compute stream. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from photon.config import EngineConfig
+from photon.device.base import Device, Work
+from photon.errors import DeviceError
+from photon.model.weights import Adapter, Model
+from photon.observe import Span
+from photon.pipeline import NUM_SLOTS, Step
+from photon.runner import ModelRunnerSpec
+from photon.scheduler import MAX_PREFILL_ROWS
+from photon.skills.base import Mask, Token, token_masks
+from photon.slot import DecodeSlot, SlotShapes
+from photon.staging import stage_masks, stage_prefill, stage_rows
+
+MAX_POOL_BYTES = 8 << 30
+"""The largest KV pool that is sized automatically."""
+
+
+class Runtime:
+    """The device half of the engine. Every method but `wait`, `fence` and the set-up returns at once."""
+
+    def __init__(self, model: Model, device: Device, config: EngineConfig, dtype: str) -> None:
+        self.model, self.device, self.config = model, device, config
+        text, vision = model.config.text, model.config.vision
+        self.num_rows = 2 * config.max_batch_size
+        """batch_idx 1..num_rows: a full batch of zombies and a full batch of successors."""
+        self.crop_budget = config.prefill_crop_budget or max(1 + vision.max_crops, MAX_PREFILL_ROWS)
+        self.num_pages = config.num_pages or self._default_pages(dtype)
+        self.shapes = SlotShapes(
+            rows=config.max_batch_size,
+            pages_per_row=-(-text.max_context // config.page_size),
+            prompt_tokens=max(config.prefill_token_budget, text.max_context),
+            crops=max(self.crop_budget, 1 + 4 * vision.max_crops),  # a very long image exceeds max_crops
+            crop_size=vision.crop_size,
+        )
+        self.slots = [DecodeSlot(index, self.shapes, device) for index in range(NUM_SLOTS)]
+        device.load(self._spec(dtype))
+
+    def _spec(self, dtype: str) -> ModelRunnerSpec:
+        return ModelRunnerSpec(
+            checkpoint=self.model.checkpoint,
+            dtype=dtype,
+            shapes=self.shapes,
+            host_blocks=tuple(slot.blocks for slot in self.slots),
+            num_rows=self.num_rows + 1,
+            num_pages=self.num_pages,
+            page_size=self.config.page_size,
+            num_lora_slots=self.config.max_lora_slots,
+            max_lora_rank=self.config.max_lora_rank,
+            masks=token_masks(self.model.config.tokenizer),
+        )
+
+    def _default_pages(self, dtype: str) -> int:
+        """Pages for max_batch_size requests of full context, within MAX_POOL_BYTES."""
+        text = self.model.config.text
+        item = 4 if dtype == "float32" else 2
+        page_bytes = text.n_layers * 2 * text.dim * item * self.config.page_size
+        wanted = self.config.max_batch_size * -(-text.max_context // self.config.page_size)
+        return max(1, min(wanted, MAX_POOL_BYTES // page_bytes))
+
+    # The verbs -------------------------------------------------------------------------------------
+
+    def launch(self, step: Step) -> None:
+        """Write the slot's host blocks and enqueue the forward."""
+        slot, compute = self.slots[step.slot], self.device.compute
+        slot.poison_results()
+        stage_rows(slot, step)
+        works = self._prefill_works(slot, step) if step.kind == "prefill" else self._decode_works(step)
+        upload = Work("upload", (slot.index, step.kind == "prefill"))
+        compute.enqueue(upload, label="h2d")
+        compute.record_event(slot.started)
+        for label, work in works:
+            compute.enqueue(work, label=label)
+            compute.record_event(slot.vision_done if label == "vision" else slot.forward_done)
+
+    def _decode_works(self, step: Step) -> list[tuple[str, Work]]:
+        pages = self._page_bucket(max(len(sequence.pages) for sequence in step.rows))
+        flags = (has_spatial(step), has_lora(step))
+        return [("forward", Work("decode", (step.slot, step.padded_rows, pages, *flags)))]
+
+    def _prefill_works(self, slot: DecodeSlot, step: Step) -> list[tuple[str, Work]]:
+        works = []
+        length = stage_prefill(slot, step)
+        has_image = step.rows[0].has_image
+        if has_image:
+            tilings = tuple(sequence.tiling for sequence in step.rows)
+            num_crops = sum(len(sequence.pixels) for sequence in step.rows)
+            works.append(("vision", Work("vision", (slot.index, tilings, num_crops))))
+        args = (slot.index, len(step.rows), length, has_image, has_lora(step))
+        works.append(("prefill", Work("prefill", args)))
+        return works
+
+    def sample(self, step: Step, masks: list[Mask]) -> None:
+        """Upload the masks beside the forward, sample behind it, and copy the results to the host."""
+        slot, compute, copy = self.slots[step.slot], self.device.compute, self.device.copy
+        stage_masks(slot, step, masks)
+        copy.enqueue(Work("upload_masks", (slot.index,)), label="h2d")
+        copy.record_event(slot.masks_ready)
+        compute.wait_event(slot.masks_ready)
+        compute.record_event(slot.sample_started)
+        is_greedy = all(sequence.params.temperature == 0 for sequence in step.rows)
+        args = (slot.index, step.padded_rows, is_greedy, has_spatial(step))
+        compute.enqueue(Work("sample", args), label="sample")
+        compute.record_event(slot.sampled)
+        copy.wait_event(slot.sampled)
+        copy.record_event(slot.copy_started)
+        copy.enqueue(Work("fetch", (slot.index,)), label="d2h")
+        copy.record_event(slot.copied)
+
+    def wait(self, step: Step) -> None:
+        """Block until the step's results are on the host. Raises DeviceError."""
+        self.slots[step.slot].copied.synchronize()
+
+    def results(self, step: Step) -> list[Token]:
+        """The step's tokens, one per row, in row order; after `wait`."""
+        results, count = self.slots[step.slot].results, len(step.rows)
+        ids = results.token[:count].tolist()
+        if min(ids) < 0:
+            raise DeviceError("Results were read before their copy had landed.")
+        special = self.model.config.tokenizer
+        tokens = []
+        for row, token_id in enumerate(ids):
+            if token_id == special.coord_id:
+                tokens.append(Token(token_id, float(results.coord[row, 0])))
+            elif token_id == special.size_id:
+                tokens.append(Token(token_id, float(results.size[row, 0]), float(results.size[row, 1])))
+            else:
+                tokens.append(Token(token_id))
+        return tokens
+
+    def fence(self) -> None:
+        """Block until the compute stream has run dry: after a failure, before its rows are reused."""
+        self.device.compute.synchronize()
+
+    # Shapes ----------------------------------------------------------------------------------------
+
+    def row_bucket(self, count: int) -> int:
+        """Rows the device runs for `count` rows: a captured shape where shapes must be fixed."""
+        if not self.device.fixed_shapes:
+            return count
+        return min(1 << (count - 1).bit_length(), self.config.max_batch_size)
+
+    def _page_bucket(self, count: int) -> int:
+        if not self.device.fixed_shapes:
+            return count
+        return min(1 << max(3, (count - 1).bit_length()), self.shapes.pages_per_row)
+
+    # Adapters and pages ----------------------------------------------------------------------------
+
+    def register_adapter(self, adapter_id: int, adapter: Adapter) -> None:
+        """Read the adapter on the device's side; blocks. Raises DeviceError."""
+        self.device.call(
+            Work("register_adapter", (adapter_id, str(adapter.path), adapter.rank, adapter.names))
+        )
+
+    def load_adapter(self, lora_slot: int, adapter_id: int) -> None:
+        """Copy a registered adapter into its slot, ordered before the forward that uses it."""
+        self.device.compute.enqueue(Work("load_adapter", (lora_slot, adapter_id)), label="adapter")
+
+    def freed(self, pages: list[int]) -> None:
+        """These pages have no owner any more."""
+        if self.device.poisons and pages:
+            self.device.compute.enqueue(Work("poison_pages", (tuple(pages),)), label="poison")
+
+    # Tracing ---------------------------------------------------------------------------------------
+
+    def device_spans(self, step: Step, num_zombies: int) -> list[Span]:
+        """What the device did for this step, from events that `wait` has seen reached."""
+        slot, time_ns = self.slots[step.slot], self.device.time_ns
+        started, forward_done = time_ns(slot.started), time_ns(slot.forward_done)
+        tail = (step.step_id, step.slot, step.kind, len(step.rows), num_zombies, step.padding)
+        spans = []
+        if step.kind == "prefill" and step.rows[0].has_image:
+            vision_done = time_ns(slot.vision_done)
+            spans.append(Span("compute", "vision", started, vision_done, *tail))
+            started = vision_done
+        name = "forward" if step.kind == "decode" else "prefill"
+        spans.append(Span("compute", name, started, forward_done, *tail))
+        sample_started, sampled = time_ns(slot.sample_started), time_ns(slot.sampled)
+        spans.append(Span("compute", "sample", sample_started, sampled, *tail))
+        spans.append(Span("copy", "d2h", time_ns(slot.copy_started), time_ns(slot.copied), *tail))
+        return spans
+
+
+def has_spatial(step: Step) -> bool:
+    """Some row may read or write coordinates, so the region heads run."""
+    return any(sequence.skill.is_spatial for sequence in step.rows)
+
+
+def has_lora(step: Step) -> bool:
+    return any(sequence.lora_slot for sequence in step.rows)

@@ -1,0 +1,151 @@
+"""Scheduler: which sequences go into the next step. Pure decisions; the engine carries them out.
+
+Rules
+- Prefill goes first, but at most `max_consecutive_prefills` times in a row while a row waits to decode,
+  so neither starves the other.
+- Waiting requests are admitted in order. The first that does not fit stops the line: nothing overtakes
+  a large request for ever. An answer is *now* (in the plan), *later* (not in it), or *never*
+  (`never_fits`, asked at submit).
+- A prefill batch is all with image or all without, because the two have different prefixes.
+- A row is decoded when it is unfinished, has fewer than two steps in flight, its next token is within
+  max_tokens, and the page for its next position is there (I3, I8). All rows of a step are taken in
+  admission order, so membership changes only when one retires or arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+
+from photon.config import EngineConfig
+from photon.pipeline import StepKind
+from photon.sequence import Sequence
+
+MAX_PREFILL_ROWS = 8
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """The rows of the next step, in batch order."""
+
+    kind: StepKind
+    rows: tuple[Sequence, ...]
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What is free at this moment."""
+
+    pages: int
+    rows: int
+    lora_slots: int
+    resident_adapters: frozenset[int] = frozenset()
+
+
+class Scheduler:
+    """Plans steps. Its only state is how many prefills came in a row."""
+
+    def __init__(self, config: EngineConfig, *, num_pages: int, max_context: int, crop_budget: int) -> None:
+        self.config = config
+        self.num_pages = num_pages
+        self.max_context = max_context
+        self.crop_budget = crop_budget
+        self._prefills_in_row = 0
+
+    def plan(self, waiting: Items[Sequence], running: Items[Sequence], free: Capacity) -> StepPlan | None:
+        """The next step, or None when no row can go now. Mutates nothing; see `launched`."""
+        decode = self._decode_rows(running, free.pages)
+        held_back = decode and self._prefills_in_row >= self.config.max_consecutive_prefills
+        if not held_back:
+            prefill = self._prefill_rows(waiting, running, free)
+            if prefill:
+                return StepPlan("prefill", prefill)
+        return StepPlan("decode", decode) if decode else None
+
+    def launched(self, plan: StepPlan) -> None:
+        """This plan has become a step."""
+        self._prefills_in_row = self._prefills_in_row + 1 if plan.kind == "prefill" else 0
+
+    def pages_for(self, num_positions: int) -> int:
+        return -(-num_positions // self.config.page_size)
+
+    def missing_pages(self, sequence: Sequence) -> int:
+        """Pages to allocate before the next decode of this sequence."""
+        return max(0, self.pages_for(sequence.next_position + 1) - len(sequence.pages))
+
+    def never_fits(self, sequence: Sequence) -> str | None:
+        """Why this request can't ever run, as a sentence, or None."""
+        length = sequence.num_prefill_positions
+        if length + 1 > self.max_context:
+            return (
+                f"The prompt takes {length} positions with its image, but the model's context is "
+                f"{self.max_context}; shorten the prompt."
+            )
+        if self.pages_for(length + 1) > self.num_pages:
+            return (
+                f"The prompt needs {self.pages_for(length + 1)} KV pages, but the pool has {self.num_pages}; "
+                "shorten the prompt or start with a larger num_pages."
+            )
+        return None
+
+    def _decode_rows(self, running: Items[Sequence], free_pages: int) -> tuple[Sequence, ...]:
+        rows = []
+        for sequence in running:
+            if not self._can_decode(sequence):
+                continue
+            missing = self.missing_pages(sequence)
+            if missing > free_pages:
+                continue  # later: pages come back when another row retires, or by preemption
+            free_pages -= missing
+            rows.append(sequence)
+        return tuple(rows[: self.config.max_batch_size])
+
+    def _can_decode(self, sequence: Sequence) -> bool:
+        return (
+            not sequence.finished
+            and sequence.inflight_refs < 2
+            and sequence.num_launched < sequence.max_tokens
+            and sequence.next_position < self.max_context
+        )
+
+    def _prefill_rows(
+        self, waiting: Items[Sequence], running: Items[Sequence], free: Capacity
+    ) -> tuple[Sequence, ...]:
+        """The longest admissible run at the head of the line."""
+        rows: list[Sequence] = []
+        seats = min(self.config.max_batch_size - len(running), free.rows, MAX_PREFILL_ROWS)
+        pages, crops = free.pages, self.crop_budget
+        new_adapters: set[int] = set()
+        for sequence in waiting:
+            pages -= self._admission_pages(sequence, alone=not running and not rows)
+            crops -= 0 if sequence.pixels is None else len(sequence.pixels)
+            new_adapters |= _new_adapter(sequence, free)
+            if len(rows) >= seats or pages < 0 or len(new_adapters) > free.lora_slots:
+                break
+            over_budget = (
+                crops < 0 or self._padded_tokens([*rows, sequence]) > self.config.prefill_token_budget
+            )
+            if rows and (over_budget or sequence.has_image != rows[0].has_image):
+                break
+            rows.append(sequence)
+        return tuple(rows)
+
+    def _admission_pages(self, sequence: Sequence, *, alone: bool) -> int:
+        """Pages that must be free to admit: the prompt and one step, or all for a preempted sequence.
+
+        A sequence that was preempted once waits until it can run to its end, so that it is not
+        preempted again and again; alone it may try with what there is.
+        """
+        worst = min(sequence.max_positions, self.max_context)
+        first = sequence.num_prefill_positions + 1
+        needed = worst if sequence.num_preemptions and not alone else min(first, worst)
+        return self.pages_for(max(needed, sequence.num_prefill_positions))
+
+    def _padded_tokens(self, rows: list[Sequence]) -> int:
+        return len(rows) * max(sequence.num_prefill_positions for sequence in rows)
+
+
+def _new_adapter(sequence: Sequence, free: Capacity) -> set[int]:
+    """The adapter this sequence would have to load, if it is not resident already."""
+    adapter = sequence.adapter_id
+    return set() if adapter is None or adapter in free.resident_adapters else {adapter}

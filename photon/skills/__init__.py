@@ -1,0 +1,1 @@
+"""What can be asked of the model: query, caption, point, detect."""

@@ -1,0 +1,128 @@
+"""DecodeSlot: one of the two ping-pong buffer sets, as the host sees it.
+
+A slot owns the host twins of everything a step sends or receives, and the step's events. All of it is
+allocated once. Each group of fields is one block of bytes, so a step uploads one block per group:
+
+    step     which rows, where they write, how they sample     host -> device, at launch
+    prompt   token ids and values of a prefill                 host -> device, at a prefill's launch
+    crops    image pixels of a prefill                         host -> device, at a prefill's launch
+    masks    the mask index of each row                        host -> device, at sample
+    results  sampled ids, coordinates, sizes                   device -> host, read at commit
+
+I5 and I15: the host writes a slot's blocks only while no step in flight uses the slot. Results are
+poisoned at launch, so that a read before the copy has landed is caught (-1, NaN), never believed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from photon.device.base import Device, Event
+
+GROUPS = ("step", "prompt", "crops", "masks", "results")
+_ALIGN = 16
+
+
+class Field(NamedTuple):
+    """One array of a group; `dtype` is a name that numpy and torch share."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class SlotShapes:
+    """Sizes of a slot's blocks; picklable, so that both sides lay them out alike."""
+
+    rows: int
+    pages_per_row: int
+    prompt_tokens: int
+    crops: int
+    crop_size: int
+
+    def fields(self, group: str) -> tuple[Field, ...]:
+        """The arrays of one group, in memory order."""
+        rows = self.rows
+        return {
+            "step": (
+                Field("batch_idx", (rows,), "int64"),
+                Field("position", (rows,), "int64"),
+                Field("last_index", (rows,), "int64"),
+                Field("lora_slot", (rows,), "int64"),
+                Field("page_table", (rows, self.pages_per_row), "int64"),
+                Field("temperature", (rows,), "float32"),
+                Field("top_p", (rows,), "float32"),
+                Field("uniform", (rows,), "float32"),
+            ),
+            "prompt": (
+                Field("token", (self.prompt_tokens,), "int64"),
+                Field("x", (self.prompt_tokens,), "float32"),
+                Field("y", (self.prompt_tokens,), "float32"),
+            ),
+            "crops": (Field("pixels", (self.crops, self.crop_size, self.crop_size, 3), "uint8"),),
+            "masks": (Field("mask", (rows,), "int64"),),
+            "results": (
+                Field("token", (rows,), "int64"),
+                Field("coord", (rows, 1), "float32"),
+                Field("size", (rows, 2), "float32"),
+            ),
+        }[group]
+
+    def num_bytes(self, group: str) -> int:
+        return sum(_aligned(field.num_bytes) for field in self.fields(group))
+
+    def views(self, group: str, block: Tensor) -> SimpleNamespace:
+        """The group's fields as tensors over one uint8 block."""
+        views, offset = {}, 0
+        for name, shape, dtype in self.fields(group):
+            size = math.prod(shape) * np.dtype(dtype).itemsize
+            views[name] = block[offset : offset + size].view(getattr(torch, dtype)).view(shape)
+            offset += _aligned(size)
+        return SimpleNamespace(**views)
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // _ALIGN) * _ALIGN
+
+
+class DecodeSlot:
+    """Host twins (numpy views of the device's host buffers) and events of one slot."""
+
+    def __init__(self, index: int, shapes: SlotShapes, device: Device) -> None:
+        self.index = index
+        self.shapes = shapes
+        self.blocks: dict[str, Any] = {group: device.host_buffer(shapes.num_bytes(group)) for group in GROUPS}
+        for group in GROUPS:
+            views = vars(shapes.views(group, self.blocks[group]))
+            setattr(self, group, SimpleNamespace(**{name: view.numpy() for name, view in views.items()}))
+        self._poison = self.blocks["results"].numpy()
+        self.started: Event = device.event(timing=True)
+        self.vision_done: Event = device.event(timing=True)
+        self.forward_done: Event = device.event(timing=True)
+        self.sample_started: Event = device.event(timing=True)
+        self.sampled: Event = device.event(timing=True)
+        self.copy_started: Event = device.event(timing=True)
+        self.copied: Event = device.event(timing=True)
+        self.masks_ready: Event = device.event()
+
+    step: Any
+    prompt: Any
+    crops: Any
+    masks: Any
+    results: Any
+
+    def poison_results(self) -> None:
+        """Fill the result block with 0xFF: -1 as int64, NaN as float32."""
+        self._poison.fill(0xFF)
