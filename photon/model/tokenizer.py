@@ -54,9 +54,9 @@ class Tokenizer:
             )
         return ids
 
-    def decode(self, token_ids: Iterable[int]) -> str:
+    def decode(self, ids: Iterable[int]) -> str:
         """Text of the ids; control tokens and unknown ids are skipped, invalid UTF-8 becomes U+FFFD."""
-        return b"".join(map(self.token_bytes, token_ids)).decode("utf-8", errors="replace")
+        return b"".join(map(self.token_bytes, ids)).decode("utf-8", errors="replace")
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes one token stands for; empty for control tokens and ids the tokenizer does not have."""
