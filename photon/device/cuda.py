@@ -1,8 +1,35 @@
-"""The cuda device (in work)."""
+"""The cuda device: real streams, timed events on the host clock, pinned buffers, graphs per captured work.
+
+    host     enqueue ... record_event    enqueue ...      copied.synchronize()   time_ns(done)
+               |  runner's method, or      |                 |  re-anchor the       |  offset from
+               v  graph.replay()           v                 v  clock, 1 per second v  the last anchor
+    compute  [ upload | forward ........ | sample ]--event
+    copy                                             [ fetch ]--event
+    side     (no work ever: only the anchors of the clock)
+
+Programs run on the caller's thread with the stream as torch's current one; they launch kernels and return.
+Nothing here waits for the card but synchronize, call, capture, load and close (I13); programs must keep to
+that too. The only module in which torch.cuda appears; without CUDA it imports, and opening says why not.
+
+Times of events are mapped to the host clock by `event_clock.py`, anchored on the side stream.
+
+An exception in a program stops everything behind it, as an error of CUDA itself does, and is raised at the
+waits, so that the engine meets both kinds at the same place.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from photon.device.base import Event, RunnerSpec, Stream, Work
+from photon.device.event_clock import EventClock
+from photon.device.failures import CLOSED, NO_TIME, NOT_RECORDED, build_failed, cuda_failed, program_failed
+from photon.errors import DeviceError
+
+NUM_WARMUPS = 2
 
 
 def is_available() -> bool:
@@ -12,8 +39,256 @@ def is_available() -> bool:
     return torch.cuda.is_available()
 
 
-class CudaDevice:
-    def __init__(self, name: str = "cuda") -> None:
-        raise NotImplementedError
+class CudaEvent:
+    """See `photon.device.base.Event`."""
 
-    def __getattr__(self, name: str) -> Any: ...
+    def __init__(self, device: CudaDevice, timing: bool) -> None:
+        import torch
+
+        self._device = device
+        self.timing = timing
+        self.event = torch.cuda.Event(enable_timing=timing)
+        self.is_recorded = False
+        self.is_lost = False  # its last record lies behind a failure and will never be reached
+
+    def query(self) -> bool:
+        if not self.is_recorded or self.is_lost:
+            return False
+        try:
+            return self.event.query()
+        except RuntimeError as error:
+            self._device.fail(cuda_failed(error))
+            return False
+
+    def synchronize(self) -> None:
+        """See base. Also the place where the clock is anchored again: commits come here, launches do not."""
+        if not self.is_recorded:
+            raise RuntimeError(NOT_RECORDED)
+        if self.is_lost:
+            self._device.check()
+        with self._device.errors():
+            self.event.synchronize()
+            self._device.clock.refresh()
+
+
+class CudaStream:
+    """See `photon.device.base.Stream`: a CUDA stream that is not the default one."""
+
+    def __init__(self, device: CudaDevice, name: str) -> None:
+        import torch
+
+        self._device = device
+        self.name = name
+        self.stream = torch.cuda.Stream(device.torch_device)
+        self.graphs: dict[Work, Any] = {}
+
+    def enqueue(self, work: Work, *, label: str) -> None:
+        """Launch the program's kernels, or replay its graph if it was captured for this stream."""
+        device = self._device
+        if not device.is_accepting():
+            return
+        try:
+            self.run(work)
+        except Exception as error:
+            device.fail(program_failed(work.program, error))
+
+    def run(self, work: Work) -> Any:
+        """Run the program, or its graph, with this stream as torch's current one; raises what it raises."""
+        import torch
+
+        graph = self.graphs.get(work)
+        with torch.cuda.stream(self.stream):
+            return self._device.run_program(work) if graph is None else graph.replay()
+
+    def record_event(self, event: Event) -> None:
+        assert isinstance(event, CudaEvent)
+        event.is_lost = not self._device.is_accepting()
+        event.is_recorded = True
+        if not event.is_lost:
+            event.is_lost = not self._try(event.event.record, self.stream)
+
+    def wait_event(self, event: Event) -> None:
+        assert isinstance(event, CudaEvent)
+        if event.is_recorded and self._device.is_accepting():
+            self._try(self.stream.wait_event, event.event)
+
+    def synchronize(self) -> None:
+        self._device.check()
+        with self._device.errors():
+            self.stream.synchronize()
+
+    def _try(self, call: Callable[[Any], None], argument: Any) -> bool:
+        """Whether the call went well; an error of CUDA is raised at the next wait instead."""
+        try:
+            call(argument)
+        except RuntimeError as error:
+            self._device.fail(cuda_failed(error))
+            return False
+        return True
+
+
+class CudaDevice:
+    """See `photon.device.base.Device`.
+
+    Args:
+        name: "cuda" (the first card) or "cuda:1".
+
+    Raises:
+        DeviceError: no CUDA in this torch build, no card, or not so many.
+    """
+
+    poisons = False
+    fixed_shapes = True
+
+    def __init__(self, name: str = "cuda") -> None:
+        import torch
+
+        index = _card_index(name)
+        self.torch_device = f"cuda:{index}"
+        self.name = f"{self.torch_device} {torch.cuda.get_device_name(index)}"
+        self._failure: str | None = None
+        self._is_closed = False
+        self._runner: Any = None
+        with self.errors():
+            self._compute, self._copy = CudaStream(self, "compute"), CudaStream(self, "copy")
+            self._side = torch.cuda.Stream(self.torch_device)
+            self._pool = torch.cuda.graph_pool_handle()
+            self.clock = EventClock(self._anchor_event, self.now_ns)
+        self.compute: Stream = self._compute
+        self.copy: Stream = self._copy
+
+    @property
+    def clock_uncertainty_ns(self) -> int:
+        """How far a `time_ns` may be off the host clock."""
+        return self.clock.uncertainty_ns
+
+    def host_buffer(self, num_bytes: int) -> Any:
+        import torch
+
+        self.check()
+        with self.errors():
+            return torch.zeros(num_bytes, dtype=torch.uint8, pin_memory=True)
+
+    def load(self, spec: RunnerSpec) -> None:
+        """See base. The builder's memory belongs to the compute stream; it is complete on return."""
+        import torch
+
+        self.check()
+        try:
+            with torch.cuda.stream(self._compute.stream):
+                self._runner = spec.build(self.torch_device)
+            torch.cuda.synchronize(self.torch_device)
+        except Exception as error:
+            raise DeviceError(build_failed(error)) from error
+
+    def call(self, work: Work) -> Any:
+        """See base. An exception of the called program is the caller's alone; an error of CUDA stays."""
+        self.check()
+        self._copy.synchronize()
+        self._compute.synchronize()
+        try:
+            result = self._compute.run(work)
+            self._compute.stream.synchronize()
+        except Exception as error:
+            raise DeviceError(program_failed(work.program, error)) from error
+        return result
+
+    def event(self, *, timing: bool = False) -> CudaEvent:
+        with self.errors():
+            return CudaEvent(self, timing)
+
+    def capture(self, work: Work) -> None:
+        """Record the program as a graph for the compute stream; it runs some times on the way.
+
+        All graphs share one memory pool: they run one after the other on one stream, and whatever must
+        outlive a replay is in the runner's own buffers.
+        """
+        import torch
+
+        self.check()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            for _ in range(NUM_WARMUPS):
+                self._compute.run(work)
+            torch.cuda.synchronize(self.torch_device)
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._compute.stream):
+                self.run_program(work)
+        except Exception as error:
+            raise DeviceError(program_failed(work.program, error)) from error
+        self._compute.graphs[work] = graph
+
+    def now_ns(self) -> int:
+        return time.perf_counter_ns()
+
+    def time_ns(self, event: Event) -> int:
+        assert isinstance(event, CudaEvent)
+        if not event.timing or not event.query():
+            raise RuntimeError(NO_TIME)
+        with self.errors():
+            return self.clock.host_ns(event.event)
+
+    def close(self) -> None:
+        """See base. Waits for the work that has been launched, as its memory is given back."""
+        import torch
+
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with contextlib.suppress(RuntimeError):
+            torch.cuda.synchronize(self.torch_device)
+        self._compute.graphs.clear()
+        self._runner = None
+        with contextlib.suppress(RuntimeError):
+            torch.cuda.empty_cache()
+
+    def run_program(self, work: Work) -> Any:
+        if self._runner is None:
+            raise RuntimeError("no runner is loaded")
+        return getattr(self._runner, work.program)(*work.args)
+
+    def is_accepting(self) -> bool:
+        """Whether work still runs (no failure). Raises DeviceError on a closed device."""
+        if self._is_closed:
+            raise DeviceError(CLOSED)
+        return self._failure is None
+
+    def check(self) -> None:
+        """Raise DeviceError when nothing will run any more."""
+        if not self.is_accepting():
+            raise DeviceError(self._failure)
+
+    def fail(self, sentence: str) -> None:
+        """Remember the first failure; all that follow are its consequences."""
+        self._failure = self._failure or sentence
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turn errors of CUDA (RuntimeError in torch) into the device's failure, raised here."""
+        try:
+            yield
+        except RuntimeError as error:
+            self.fail(cuda_failed(error))
+            raise DeviceError(self._failure) from error
+
+    def _anchor_event(self) -> Any:
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(self._side)
+        event.synchronize()
+        return event
+
+
+def _card_index(name: str) -> int:
+    """The number in "cuda:1", checked against the cards that are there."""
+    import torch
+
+    if not torch.cuda.is_available():
+        build = "sees no CUDA card" if torch.version.cuda else "has no CUDA"
+        raise DeviceError(f"This torch build {build}; install a CUDA build of torch, or use --device cpu.")
+    number, count = name.partition(":")[2] or "0", torch.cuda.device_count()
+    if not number.isdecimal() or int(number) >= count:
+        raise DeviceError(
+            f"There is no device {name!r}; there are {count} cards, cuda:0 to cuda:{count - 1}."
+        )
+    return int(number)

@@ -20,3 +20,7 @@ def program_failed(program: str, error: BaseException) -> str:
 
 def build_failed(error: BaseException) -> str:
     return f"The runner could not be built: {describe(error)}"
+
+
+def cuda_failed(error: BaseException) -> str:
+    return f"CUDA failed: {describe(error)}"

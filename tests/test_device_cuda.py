@@ -1,0 +1,95 @@
+"""Pins what of the cuda device needs no card: its clock, and the sentence that says there is none."""
+
+from __future__ import annotations
+
+import random
+import struct
+from dataclasses import dataclass, field
+
+import pytest
+
+from photon.device.cuda import CudaDevice, is_available
+from photon.device.event_clock import EventClock
+from photon.errors import DeviceError
+
+SECOND = 1_000_000_000
+
+
+@dataclass
+class FakeEvent:
+    device_ns: float
+
+    def elapsed_time(self, end: FakeEvent) -> float:
+        """As CUDA: float32 milliseconds; and nothing sensible when `end` is the earlier one."""
+        ms = max(end.device_ns - self.device_ns, 0) / 1e6
+        return struct.unpack("f", struct.pack("f", ms))[0]
+
+
+@dataclass
+class FakeCard:
+    """A card whose clock drifts against the host's, and whose records take some microseconds each."""
+
+    drift: float
+    host_ns: int = 77 * SECOND
+    rng: random.Random = field(default_factory=lambda: random.Random(1))
+
+    def now_ns(self) -> int:
+        return self.host_ns
+
+    def event(self) -> FakeEvent:
+        return FakeEvent(self.host_ns * (1 + self.drift) - 5e12)
+
+    def record(self) -> FakeEvent:
+        self.host_ns += self.rng.randint(2_000, 10_000)
+        event = self.event()
+        self.host_ns += self.rng.randint(2_000, 10_000)
+        return event
+
+
+@pytest.mark.parametrize("drift", [0.0, 1e-4, -1e-4])
+def test_event_times_stay_within_microseconds_of_the_host_clock_over_minutes(drift: float) -> None:
+    card = FakeCard(drift)
+    clock = EventClock(card.record, card.now_ns)
+    errors = []
+    for step in range(3000):
+        event, truth = card.event(), card.host_ns
+        card.host_ns += 40_000_000
+        clock.refresh()
+        if step > 50:
+            errors.append(abs(clock.host_ns(event) - truth))
+    assert max(errors) < 15_000
+    assert clock.uncertainty_ns < 8_000
+
+
+def test_an_hour_without_steps_costs_no_precision() -> None:
+    card = FakeCard(drift=1e-4)
+    clock = EventClock(card.record, card.now_ns)
+    card.host_ns += 3600 * SECOND
+    event, truth = card.event(), card.host_ns
+    clock.refresh()
+    assert abs(clock.host_ns(event) - truth) < 10_000
+
+
+def test_the_clock_is_anchored_again_once_a_second_only() -> None:
+    card = FakeCard(drift=0.0)
+    clock = EventClock(card.record, card.now_ns)
+    start = card.host_ns
+    clock.refresh()
+    assert card.host_ns == start
+    card.host_ns += SECOND
+    clock.refresh()
+    assert card.host_ns > start + SECOND
+
+
+@pytest.mark.skipif(is_available(), reason="there is a card")
+def test_without_cuda_opening_says_what_to_do() -> None:
+    with pytest.raises(DeviceError, match=r"has no CUDA; install .* or use --device cpu|sees no CUDA card"):
+        CudaDevice()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", ["cuda:99", "cuda:x", "cuda:-1"])
+def test_a_card_that_is_not_there_is_named(name: str) -> None:
+    with pytest.raises(DeviceError, match="There is no device"):
+        CudaDevice(name)
