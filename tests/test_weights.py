@@ -66,6 +66,18 @@ def test_a_checkpoint_travels_to_another_process(golden_model: Model) -> None:
         checkpoint.path = Path("other")
 
 
+def test_a_file_that_changed_since_it_was_opened_is_refused(
+    config: ModelConfig, golden_dir: Path, tmp_path: Path
+) -> None:
+    weights = load_file(golden_dir / "model.safetensors")
+    save_file(weights, tmp_path / "model.safetensors")
+    checkpoint = Checkpoint.open(tmp_path / "model.safetensors", config)
+    del weights["model.text.wte"]
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"1 missing \(text\.wte"):
+        checkpoint.build()
+
+
 def test_every_difference_is_listed_at_once(refused: Callable[[Edit], str]) -> None:
     def edit(weights: dict[str, Tensor]) -> None:
         weights["model.text.wrong"] = weights.pop("model.text.wte")

@@ -82,6 +82,7 @@ class Checkpoint:
         Blocks until read. Host memory grows by the file's size (mapped, given back by the kernel) plus,
         on a CPU, the weights themselves. Raises CheckpointError if the file has changed since `open`.
         """
+        Checkpoint.open(self.path, self.config)
         module = _empty_module(self.config)
         weights = {name: t.to(torch_device, dtype, copy=True) for name, t in self.tensors()}
         module.load_state_dict(weights, strict=True, assign=True)
