@@ -24,9 +24,14 @@ from photon.device.worker import FAILED, LOAD, RAISED, RESULT, TABLE_BYTES, Fram
 from photon.errors import DeviceError
 
 _PIPE_BYTES = 1 << 20
-_BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from photon.device.worker import main; main({})"
-)
+# Ctrl-C reaches the worker too, but is the host's to handle: it closes the pipe
+_BOOT = """
+import json, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+sys.path[:] = json.loads(sys.argv[1])
+from photon.device.worker import main
+main({})
+"""
 
 
 class WorkerLink:
@@ -77,7 +82,7 @@ class WorkerLink:
         data = frame(message)
         if not self._stop.alive:
             raise DeviceError(CLOSED)
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(OSError):  # dead, or closed this moment by another thread
             write_all(self._command_fd, data)
 
     def exchange(self, message: tuple[Any, ...]) -> Any:

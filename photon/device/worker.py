@@ -15,7 +15,6 @@ it looks for commands, and the host looks at the number after it has sent the co
 
 A program that raises stops both streams for good, as an error in CUDA does; the traceback goes to stderr,
 one line of it to the host. When the command pipe closes, for whatever reason, the process ends at once.
-Only stdlib is imported before the process runs; torch comes first thing after.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ import mmap
 import os
 import pickle
 import select
-import signal
 import struct
 import time
 import traceback
@@ -223,7 +221,6 @@ class Executor:
 
 def main(command_fd: int, reply_fd: int, memory_fd: int) -> None:
     """Entry point of the process, on file descriptors it inherited. Never returns."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the host's; it closes the pipe
     import torch  # noqa: F401  (takes a second or two: now, while the host goes on)
 
     status = 1
