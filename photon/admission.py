@@ -47,7 +47,7 @@ class Admission:
     def encode_image(self, image: Any) -> EncodedImage:
         """Decode and crop. Raises ImageError."""
         if isinstance(image, EncodedImage):
-            return image
+            return self._checked(image)
         decoded = load_image(image)
         crops = prepare_crops(decoded, self._model.config.vision)
         if len(crops.pixels) > self._max_crops:
@@ -55,12 +55,20 @@ class Admission:
             raise ImageError(f"An image of {width} x {height} px is too long and narrow; crop it first.")
         return EncodedImage(crops.pixels, crops.tiling, *decoded.size)
 
+    def _checked(self, image: EncodedImage) -> EncodedImage:
+        side = self._model.config.vision.crop_size
+        if image.pixels.shape[1:] != (side, side, 3) or len(image.pixels) > self._max_crops:
+            raise ImageError("The image was encoded for another model; give the picture itself.")
+        return image
+
     def prepare(self, request: Request, adapter_ids: dict[str, int]) -> Sequence:
         """The request as a waiting sequence.
 
         Raises:
             InvalidRequestError: whatever is wrong with it, in one sentence.
         """
+        if not isinstance(request.prompt, str):
+            raise InvalidRequestError("The prompt must be text.")
         params = SamplingParams.from_settings(request.settings)
         check_vocabulary(request, self._model.config)
         skill = build(request, params, self._model.tokenizer, self._model.config.tokenizer)

@@ -95,7 +95,7 @@ class Engine(Client):
         self._adapter_numbers = itertools.count(1)
         self._depth = self.config.depth
         self._num_steps = self._num_zombie_rows = self._max_in_flight = 0
-        self._worker = Worker(self.advance, self._roster.fail_all, threaded=threaded)
+        self._worker = Worker(self.advance, self._end, threaded=threaded)
 
     # One tick ------------------------------------------------------------------------------------
 
@@ -112,11 +112,15 @@ class Engine(Client):
         return self._roster.has_work or not self._pipeline.is_empty
 
     def _finish_in_flight(self) -> None:
-        """The tail of a blocking tick: the host waits for the device, and then the device for the host."""
-        if step := self._pipeline.launched:
-            self._sample(step)
-        while step := self._pipeline.oldest_sampled:
-            self._commit(step)
+        """The tail of a blocking tick: the host waits for the device, and then the device for the host.
+
+        The oldest first: in the tick after a change of depth two steps are in flight (I6).
+        """
+        while not self._pipeline.is_empty:
+            if step := self._pipeline.oldest_sampled:
+                self._commit(step)
+            elif step := self._pipeline.launched:
+                self._sample(step)
 
     def _launch(self) -> None:
         """Plan the next step and enqueue its forward."""
@@ -238,15 +242,14 @@ class Engine(Client):
 
     def _deliver(self, sequence: Sequence, token: Token, step_id: int) -> None:
         """One token: to the grammar, to the caller, and the question whether it was the last."""
-        skill = sequence.skill
         try:
-            delta = skill.consume(token)
+            delta, is_last = sequence.skill.consume(token), sequence.skill.finished
         except Exception as error:
             self._roster.fail(sequence, error)
             return
-        is_end = skill.finished and token.id == self.model.config.tokenizer.eos_id
+        is_end = is_last and token.id == self.model.config.tokenizer.eos_id
         self._roster.deliver(sequence, token, is_end=is_end, delta=delta, step_id=step_id)
-        if skill.finished:
+        if is_last:
             self._roster.finish(sequence, FinishReason.STOP, step_id=step_id)
         elif self._is_at_limit(sequence):
             self._roster.finish(sequence, FinishReason.LENGTH, step_id=step_id)
@@ -266,7 +269,7 @@ class Engine(Client):
             EngineDeadError: the engine has ended.
         """
         arrival_ns = self.device.now_ns()
-        if len(self._roster) >= self.config.max_waiting:
+        if len(self._roster.waiting) + self._worker.num_pending >= self.config.max_waiting:
             raise InvalidRequestError(f"{self.config.max_waiting} requests are waiting; try again later.")
         sequence = self._admission.prepare(request, self._adapter_ids)
 
@@ -320,6 +323,11 @@ class Engine(Client):
             "max_in_flight": self._max_in_flight,
             **self._roster.stats(),
         }
+
+    def _end(self, cause: BaseException) -> None:
+        """On the worker's death: nothing will be committed any more."""
+        self._pipeline = Pipeline()
+        self._roster.fail_all(cause)
 
     def check(self) -> None:
         """Assert the invariants that span several objects; for tests, between two ticks."""

@@ -115,21 +115,18 @@ class Handle:
         """None until finished."""
         return self._metrics
 
+    @property
+    def error(self) -> BaseException | None:
+        """What `result` raises, once finished."""
+        return self._error
+
     def partial(self) -> dict[str, Any]:
         """The result as far as it goes."""
         return self._sequence.skill.result()
 
-    def stream(self) -> Iterator[str]:
-        """Yield text as it becomes certain; blocks between pieces. Raises what `result` raises."""
-        try:
-            while (delta := self._deltas.get()) is not None:
-                yield delta
-        finally:
-            self._deltas.put(None)  # whoever iterates again ends at once
-            if not self._done.is_set():
-                self.cancel()
-        if self._error is not None:
-            raise self._error
+    def stream(self) -> _TextStream:
+        """Text as it becomes certain; blocks between pieces. Raises what `result` raises."""
+        return _TextStream(self)
 
     def result(self, timeout: float | None = None) -> dict[str, Any]:
         """Block until finished.
@@ -152,6 +149,13 @@ class Handle:
         """End the request now, in whatever stage it is; harmless when it has ended. Returns at once."""
         if not self._done.is_set():
             self._cancel()
+
+    def next_delta(self) -> str | None:
+        """The next piece of text, or None at its end, now and ever after; blocks."""
+        delta = self._deltas.get()
+        if delta is None:
+            self._deltas.put(None)
+        return delta
 
     # The engine's side ---------------------------------------------------------------------------
 
@@ -212,3 +216,28 @@ class Handle:
             first_step_id=self._first_step_id,
             last_step_id=self._last_step_id,
         )
+
+
+class _TextStream(Iterator[str]):
+    """An iterator, and not a generator, so that one dropped before its first piece cancels as well."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._is_closed = False
+
+    def __next__(self) -> str:
+        delta = None if self._is_closed else self._handle.next_delta()
+        if delta is not None:
+            return delta
+        error = None if self._is_closed else self._handle.error
+        self._is_closed = True
+        if error is not None:
+            raise error
+        raise StopIteration
+
+    def close(self) -> None:
+        """End the request, unless it has ended."""
+        self._is_closed = True
+        self._handle.cancel()
+
+    __del__ = close

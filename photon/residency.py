@@ -21,9 +21,13 @@ class Residency:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self.pool = PagePool(runtime.num_pages, runtime.config.page_size)
-        self.lora = LoraTable(runtime.config.max_lora_slots)
-        self._free_rows = list(range(runtime.num_rows, 0, -1))
+        self.reset()
+
+    def reset(self) -> None:
+        """All free: at the start, and when the device has ended."""
+        self.pool = PagePool(self._runtime.num_pages, self._runtime.config.page_size)
+        self.lora = LoraTable(self._runtime.config.max_lora_slots)
+        self._free_rows = list(range(self._runtime.num_rows, 0, -1))
 
     def capacity(self) -> Capacity:
         return Capacity(self.pool.num_free, len(self._free_rows), self.lora.num_free, self.lora.resident)

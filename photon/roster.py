@@ -103,8 +103,8 @@ class Roster:
         try:
             handle.finish(sequence.skill.close(), now, error)
         except Exception as cause:  # the skill could not build its result: this request's failure alone
-            failure = RequestFailedError(f"The result could not be built: {cause}")
-            handle.finish("", now, failure)
+            sequence.finish_reason = FinishReason.ERROR
+            handle.finish("", now, error or _failure("The result could not be built", cause))
         name = "cancel" if reason is FinishReason.CANCELLED else "finish"
         self._tracer.mark(name, sequence.request_id, step_id, now)
         if sequence.inflight_refs:
@@ -113,9 +113,7 @@ class Roster:
 
     def fail(self, sequence: Sequence, error: BaseException) -> None:
         """End one request with an error; the others go on."""
-        failure = RequestFailedError(f"The request failed: {error}")
-        failure.__cause__ = error
-        self.finish(sequence, FinishReason.ERROR, failure)
+        self.finish(sequence, FinishReason.ERROR, _failure("The request failed", error))
 
     def cancel(self, sequence: Sequence) -> None:
         """Wherever it is: waiting, in prefill or decoding. Nothing happens when it has ended."""
@@ -123,12 +121,19 @@ class Roster:
             self.finish(sequence, FinishReason.CANCELLED)
 
     def fail_all(self, error: BaseException) -> None:
-        """The engine has ended: every open request hears why, at once."""
+        """The engine has ended: every open request hears why, at once, and nobody holds anything."""
         for handle in self._handles.values():
             failure = EngineDeadError(f"The engine has ended: {error}")
             failure.__cause__ = error
             handle.finish("", self._now_ns(), failure)
         self._handles.clear()
+        for sequence in [*self.waiting, *self.resident]:
+            sequence.finish_reason = sequence.finish_reason or FinishReason.ERROR
+            sequence.inflight_refs = 0
+        self.waiting.clear()
+        self.running.clear()
+        self.zombies.clear()
+        self._residency.reset()
 
     def release_if_drained(self, sequence: Sequence) -> None:
         """A finished sequence that no step holds gives everything back."""
@@ -153,3 +158,9 @@ class Roster:
             "free_lora_slots": lora.num_free,
             "tokens": self.num_tokens,
         }
+
+
+def _failure(what: str, cause: BaseException) -> RequestFailedError:
+    failure = RequestFailedError(f"{what}: {cause}")
+    failure.__cause__ = cause
+    return failure

@@ -32,13 +32,17 @@ def sample_top_p(logits: Tensor, temperature: Tensor, top_p: Tensor, uniform: Te
     engine_facts 1.10). The draw depends on nothing but the row itself (I17).
     """
     greedy = temperature <= 0
-    scaled = logits.float() / torch.where(greedy, 1.0, temperature)[:, None]
-    probabilities, order = scaled.softmax(-1).sort(-1, descending=True, stable=True)
+    # Below the maximum, so that the smallest temperature gives -inf and never +inf.
+    below = logits.float() - logits.amax(-1, keepdim=True).float()
+    scaled = below / torch.where(greedy, 1.0, temperature)[:, None]
+    probabilities, order = scaled.softmax(-1).sort(dim=-1, descending=True, stable=True)
     before = probabilities.cumsum(-1) - probabilities
     kept = torch.where(before <= top_p[:, None], probabilities, 0.0)
     reached = kept.cumsum(-1)
     rank = (reached <= (uniform * reached[:, -1])[:, None]).sum(-1)
-    rank = torch.where(greedy, 0, rank.clamp(max=logits.shape[-1] - 1))
-    # Rounding may leave `rank` on a dropped token; the last kept one is meant then.
-    rank = torch.minimum(rank, (kept > 0).sum(-1) - 1)
-    return order.gather(1, rank[:, None])[:, 0]
+    # Rounding may leave `rank` on a dropped token; the last kept one is meant then. (No logit is a
+    # number: token 0 of the order, because an index out of range would end the engine.)
+    rank = torch.minimum(rank, (kept > 0).sum(-1) - 1).clamp(min=0)
+    drawn = order.gather(1, rank[:, None])[:, 0]
+    # Not order[0]: two logits may round to one probability, and a greedy row must not feel its neighbours.
+    return torch.where(greedy, sample_greedy(logits), drawn)

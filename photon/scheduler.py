@@ -75,6 +75,8 @@ class Scheduler:
 
     def never_fits(self, sequence: Sequence) -> str | None:
         """Why this request can't ever run, as a sentence, or None."""
+        if sequence.adapter_id is not None and not self.config.max_lora_slots:
+            return "The engine was started with max_lora_slots 0; leave the adapter out or start with more."
         length = sequence.num_prefill_positions
         if length + 1 > self.max_context:
             return (
@@ -114,7 +116,9 @@ class Scheduler:
         """The longest admissible run at the head of the line."""
         rows: list[Sequence] = []
         seats = min(self.config.max_batch_size - len(running), free.rows, MAX_PREFILL_ROWS)
-        pages, crops = free.pages, self.crop_budget
+        # A running row's next page is set aside, or newcomers would take it again and again.
+        pages = free.pages - sum(self.missing_pages(other) for other in running if self._can_decode(other))
+        crops = self.crop_budget
         new_adapters: set[int] = set()
         for sequence in waiting:
             pages -= self._admission_pages(sequence, alone=not running and not rows)

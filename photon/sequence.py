@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
 from photon.errors import InvalidRequestError
-from photon.skills.base import Skill, Token
+from photon.model.config import TokenizerConfig
+from photon.skills.base import Skill, TextEncoder, Token
+
+SkillFactory = Callable[["SamplingParams", TextEncoder, TokenizerConfig], Skill]
 
 
 class FinishReason(Enum):
@@ -27,7 +30,7 @@ class Request:
     """One question to the model.
 
     Attributes:
-        skill: "query", "caption", "point" or "detect".
+        skill: "query", "caption", "point" or "detect"; or a function that builds a skill of your own.
         image: PIL image, path, bytes, ndarray, EncodedImage; None for a query about no image.
         prompt: the question, or the object to look for; ignored by caption.
         length: "short", "normal" or "long"; caption only.
@@ -36,7 +39,7 @@ class Request:
         settings: temperature, top_p, max_tokens, max_objects, seed, stop, adapter.
     """
 
-    skill: str
+    skill: str | SkillFactory
     image: Any = None
     prompt: str = ""
     length: str = "normal"
@@ -68,6 +71,8 @@ class SamplingParams:
         Raises:
             InvalidRequestError: an unknown name, or a value out of range; the sentence names it.
         """
+        if not isinstance(settings, Mapping):
+            raise InvalidRequestError("settings must be a mapping of names to values.")
         known = [f.name for f in fields(cls)]
         for name in settings:
             if name not in known:
@@ -82,7 +87,7 @@ class SamplingParams:
 def _number(name: str, value: Any, low: float, high: float) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if isinstance(value, bool) or not low <= number <= high:
         raise InvalidRequestError(f"{name} is {value!r}; it must be a number from {low:g} to {high:g}.")
@@ -142,7 +147,6 @@ class Sequence:
         self.prefix = prefix
         """KV positions before the prompt: BOS, or BOS and the image."""
         self.prompt = skill.prompt()
-        self.max_tokens = skill.max_tokens
         self.pixels: Any = None
         """Crops, uint8 (N, S, S, 3), kept until release because a preempted sequence needs them again."""
         self.tiling: tuple[int, int] | None = None
@@ -156,13 +160,16 @@ class Sequence:
         self.lora_slot = 0
         self.pages: list[int] = []
         self.finish_reason: FinishReason | None = None
-        self.error: BaseException | None = None
-        self.num_zombie_rows = 0
         self.num_preemptions = 0
 
     @property
     def finished(self) -> bool:
         return self.finish_reason is not None
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens at most, as the skill sees it now."""
+        return self.skill.max_tokens
 
     @property
     def is_resident(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -28,8 +29,10 @@ class Worker:
     ) -> None:
         self._tick = tick
         self._on_death = on_death
-        self._inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._lock = (
+            threading.RLock()
+        )  # a collected stream cancels, perhaps inside `post` on this very thread
         self._death: BaseException | None = None
         self._thread: threading.Thread | None = None
         if threaded:
@@ -40,6 +43,11 @@ class Worker:
     def death(self) -> BaseException | None:
         """Why the worker ended, or None while it lives."""
         return self._death
+
+    @property
+    def num_pending(self) -> int:
+        """Commands that wait for the end of the tick."""
+        return self._inbox.qsize()
 
     def post(self, command: Command) -> None:
         """Have `command` run before the next tick; returns at once. Raises EngineDeadError."""
@@ -56,6 +64,7 @@ class Worker:
 
         def run() -> None:
             try:
+                self._check_alive()
                 future.set_result(function())
             except BaseException as error:
                 future.set_exception(error)
@@ -102,8 +111,7 @@ class Worker:
             while self._death is None:
                 command = self._inbox.get(block=block)
                 block = False
-                if command is not None:
-                    command()
+                command()
         except queue.Empty:
             return True
         except BaseException as error:
@@ -122,6 +130,9 @@ class Worker:
             if self._death is not None:
                 return
             self._death = error
+        while not self._inbox.empty():  # posted before the death: whoever waits for an answer gets one
+            with contextlib.suppress(Exception):
+                self._inbox.get()()
         self._on_death(error)
 
     def _check_alive(self) -> None:

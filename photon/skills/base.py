@@ -27,7 +27,7 @@ class Mask(IntEnum):
 
     ANY = 0
     TEXT = 1
-    """All but answer_id, which would start the answer a second time."""
+    """Text: no coordinate or size, and not answer_id, which would start the answer a second time."""
     OBJECT_OR_END = 2
     COORD = 3
     SIZE = 4
@@ -35,6 +35,9 @@ class Mask(IntEnum):
     """All but the end and sizes: reasoning ends with answer_id."""
     ANSWER = 6
     """Exactly answer_id."""
+    FIRST_TEXT = 7
+    """No coordinate or size: a step of text rows runs no region heads, so such a token would be embedded
+    as a value beside a spatial row and as text without one (I12)."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,13 @@ def token_masks(ids: TokenizerConfig) -> tuple[TokenMask, ...]:
     """The mask table's rows in the order of `Mask`."""
     rows = {
         Mask.ANY: TokenMask(),
-        Mask.TEXT: TokenMask(suppressed=(ids.answer_id,)),
+        Mask.TEXT: TokenMask(suppressed=(ids.answer_id, ids.coord_id, ids.size_id)),
         Mask.OBJECT_OR_END: TokenMask(allowed=(ids.coord_id, ids.eos_id)),
         Mask.COORD: TokenMask(allowed=(ids.coord_id,)),
         Mask.SIZE: TokenMask(allowed=(ids.size_id,)),
         Mask.REASONING: TokenMask(suppressed=(ids.eos_id, ids.size_id)),
         Mask.ANSWER: TokenMask(allowed=(ids.answer_id,)),
+        Mask.FIRST_TEXT: TokenMask(suppressed=(ids.coord_id, ids.size_id)),
     }
     return tuple(rows[mask] for mask in Mask)
 
@@ -73,7 +77,8 @@ class Skill(Protocol):
     is_spatial: bool
     """True when coordinates or sizes may occur, so that the step must run the region heads."""
     max_tokens: int
-    """More tokens than this are never launched."""
+    """More tokens than this are never launched. May fall as tokens are consumed, not below what a step in
+    flight already holds: one more than consumed."""
 
     def prompt(self) -> list[Token]:
         """Tokens after the image (or after BOS when there is none)."""

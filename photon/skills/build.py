@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from photon.errors import InvalidRequestError
 from photon.model.config import TokenizerConfig
@@ -23,6 +24,8 @@ def build(request: Request, params: SamplingParams, encoder: TextEncoder, ids: T
     Raises:
         InvalidRequestError: unknown skill or length, empty prompt, missing image, bad spatial reference.
     """
+    if callable(request.skill):
+        return request.skill(params, encoder, ids)
     if request.skill not in SKILLS:
         raise InvalidRequestError(f"There is no task {request.skill!r}; use one of {', '.join(SKILLS)}.")
     if request.image is None and request.skill != "query":
@@ -43,7 +46,7 @@ def build(request: Request, params: SamplingParams, encoder: TextEncoder, ids: T
 
 def _caption(request: Request, params: SamplingParams, encoder: TextEncoder, ids: TokenizerConfig) -> Skill:
     lengths = ids.templates["caption"]
-    if request.length not in lengths:
+    if request.length not in list(lengths):
         raise InvalidRequestError(f"There is no caption length {request.length!r}; use {', '.join(lengths)}.")
     prompt = [Token(i) for i in lengths[request.length]]
     return TextSkill(encoder, ids, prompt, key="caption", max_tokens=params.max_tokens, stop=params.stop)
@@ -67,7 +70,7 @@ def spatial_tokens(refs: Iterable[tuple[float, ...]], ids: TokenizerConfig) -> l
     """A point becomes coord, coord; a box becomes coord, coord (centre), size."""
     tokens: list[Token] = []
     for ref in refs:
-        if len(ref) not in (2, 4) or not all(0 <= value <= 1 for value in ref):
+        if not _is_reference(ref):
             raise InvalidRequestError(f"The spatial reference {ref} must be 2 or 4 numbers from 0 to 1.")
         if len(ref) == 2:
             tokens += [Token(ids.coord_id, ref[0]), Token(ids.coord_id, ref[1])]
@@ -78,3 +81,10 @@ def spatial_tokens(refs: Iterable[tuple[float, ...]], ids: TokenizerConfig) -> l
         tokens += [Token(ids.coord_id, (x_min + x_max) / 2), Token(ids.coord_id, (y_min + y_max) / 2)]
         tokens.append(Token(ids.size_id, x_max - x_min, y_max - y_min))
     return tokens
+
+
+def _is_reference(ref: Any) -> bool:
+    try:
+        return len(ref) in (2, 4) and all(0 <= value <= 1 for value in ref)
+    except TypeError:
+        return False

@@ -1,7 +1,7 @@
 """Query and caption: free text until the end, a stop string or the cap; with reasoning, two phases.
 
 Source: engine_facts 1.2 (templates), 1.9 (decode loops). The reference suppresses answer_id on decode
-steps only, so the very first token is unconstrained.
+steps only, so the very first token may be one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TextSkill:
         return self._prompt
 
     def mask(self) -> Mask:
-        return Mask.TEXT if self._started else Mask.ANY
+        return Mask.TEXT if self._started else Mask.FIRST_TEXT
 
     def consume(self, token: Token) -> str:
         self._started = True
@@ -83,7 +83,6 @@ class ReasoningSkill:
         self._thought: list[Token] = []
         self._answer: TextSkill | None = None
         self._stop = stop
-        self._answered = 0
         self.max_tokens = 2 * max_tokens + 1
         self.finished = False
 
@@ -100,10 +99,10 @@ class ReasoningSkill:
     def consume(self, token: Token) -> str:
         if self._answer is not None:
             delta = self._answer.consume(token)
-            self._answered += 1
-            self.finished = self._answer.finished or self._answered == self._cap
+            self.finished = self._answer.finished
             return delta
         if token.id == self._ids.answer_id:
+            self.max_tokens = len(self._thought) + 1 + self._cap
             self._answer = TextSkill(
                 self._encoder, self._ids, [], key="answer", max_tokens=self._cap, stop=self._stop
             )
