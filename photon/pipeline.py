@@ -105,7 +105,7 @@ class Pipeline:
     def begin_commit(self, step: Step) -> None:
         """The host starts to read the results of `step`; its slot stays busy."""
         assert self._committing is None, "I2: a commit inside a commit"
-        assert self._sampled and step is self._sampled[0], "I2: commits are FIFO"
+        assert step is self.oldest_sampled, "I2: commits are FIFO"
         self._committing = self._sampled.popleft()
 
     def end_commit(self, step: Step) -> None:

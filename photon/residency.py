@@ -33,7 +33,7 @@ class Residency:
         return Capacity(self.pool.num_free, len(self._free_rows), self.lora.num_free, self.lora.resident)
 
     def admit(self, sequence: Sequence) -> None:
-        """A batch row, the adapter, and pages for the prefill. The scheduler has checked that they are free."""
+        """A batch row, the adapter, and pages for the prefill, which the scheduler has found free."""
         assert not sequence.is_resident, "I10: admitted twice"
         sequence.batch_idx = self._free_rows.pop()
         sequence.pages = self.pool.allocate(self.pool.pages_for(sequence.num_prefill_positions))

@@ -70,6 +70,8 @@ class TextEncoder(Protocol):
 
     def decode(self, ids: list[int]) -> str: ...
 
+    def token_bytes(self, token_id: int) -> bytes: ...
+
 
 class Skill(Protocol):
     """The grammar and the result of one request."""

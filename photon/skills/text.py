@@ -124,8 +124,10 @@ def grounded(tokens: list[Token], encoder: TextEncoder, ids: TokenizerConfig) ->
     A phrase stands between start_ground_points_id and end_ground_id; its coordinates pair up to
     points. Indices are character offsets in the text; phrases with no whole point are left out.
     """
-    text, grounding, run = "", [], []
-    start, values = 0, []
+    text, start = "", 0
+    grounding: list[dict[str, Any]] = []
+    run: list[int] = []
+    values: list[float] = []
     for token in tokens:
         if token.id == ids.coord_id:
             values.append(token.x)
