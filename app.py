@@ -1,0 +1,250 @@
+"""The workbench: flags, engine, recorder and page, put together. Nothing else happens here.
+
+    python app.py                       the embedded model on the best device there is
+    python app.py --model PATH          Moondream 2 weights
+    python app.py --help                all flags
+
+photon (the engine and its tabs) and tracing (the recorder and its timeline) do not know each other; they
+meet in `build`. Gradio is imported inside functions: it reads its environment when it is imported, and a
+device's worker process imports this file again without needing a page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import gradio as gr
+
+    from photon import Engine
+    from tracing.recorder import Recorder
+
+ROOT = Path(__file__).resolve().parent
+ASSETS = ROOT / "assets"
+FIRST_PORT, NUM_PORTS = 7860, 100
+MAX_UPLOAD = "32mb"
+MAX_QUEUE = 128
+DAY_S = 86_400
+# Shown in the browser after each run: its window in the timeline, until "Follow live" is pressed.
+SHOW_RUN_JS = "(start, end) => window.photonTimeline && window.photonTimeline.showRun(start, end)"
+
+
+def parse_flags(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """All flags of the app; see --help."""
+    parser = argparse.ArgumentParser(
+        prog="app.py",
+        description="Photon Workbench: ask a vision language model about pictures and watch its pipeline.",
+    )
+    add = parser.add_argument
+    add(
+        "--model",
+        default=str(ASSETS / "tiny"),
+        help="Moondream 2 model: folder or .safetensors file; without it, the small embedded model",
+    )
+    add(
+        "--device",
+        default="auto",
+        help="cpu, cuda, cuda:N, deferred, or auto (the default): cuda where there is one",
+    )
+    add(
+        "--depth",
+        type=int,
+        choices=(1, 2),
+        default=2,
+        help="steps in flight: 1 blocking, 2 pipelined (the default)",
+    )
+    add("--max-batch-size", type=int, default=8, help="rows of one decode step, 1 to 32; 8 without it")
+    add(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on: 127.0.0.1, or 0.0.0.0 to let other machines in",
+    )
+    add("--port", type=int, default=None, help="port to listen on; without it, the first free from 7860")
+    add("--root-path", default=None, help="path under which a proxy serves this page, for example /vlm")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Load, then open the port, then serve until interrupted. Returns the exit status."""
+    flags = parse_flags(argv)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    from photon.errors import PhotonError
+
+    try:
+        # Asked before minutes of loading as well as after, so that a busy port is known at once.
+        choose_port(flags.host, flags.port)
+        engine, recorder = load(flags)
+    except (PhotonError, OSError) as error:
+        print(f"app.py: {error}", file=sys.stderr)
+        return 2
+    try:
+        return serve(flags, engine, recorder)
+    finally:
+        engine.close()
+
+
+def load(flags: argparse.Namespace) -> tuple[Engine, Recorder]:
+    """The engine with its model on its device, and the recorder that listens to it.
+
+    Raises:
+        PhotonError: the model or the device is not what the flags say; one sentence.
+    """
+    from photon import Engine, EngineConfig, load_model, open_device
+    from tracing.recorder import Recorder
+
+    recorder = Recorder()
+    config = EngineConfig(depth=flags.depth, max_batch_size=flags.max_batch_size)
+    model = load_model(flags.model)
+    device = open_device(flags.device)
+    try:
+        return Engine(model, device, config, observers=[recorder]), recorder
+    except BaseException:
+        device.close()
+        raise
+
+
+def serve(flags: argparse.Namespace, engine: Engine, recorder: Recorder) -> int:
+    """Open the port and serve until interrupted."""
+    demo = build(engine, recorder)
+    try:
+        port = choose_port(flags.host, flags.port)
+        launch(demo, recorder, server_name=flags.host, server_port=port, root_path=flags.root_path)
+    except OSError as error:
+        print(f"app.py: {error}", file=sys.stderr)
+        return 2
+    print(banner(engine, flags, port), flush=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    demo.block_thread()
+    return 0
+
+
+def build(engine: Engine, recorder: Recorder) -> gr.Blocks:
+    """The page. Everything of the engine above, the timeline of its steps below."""
+    _quiet_gradio()
+    import gradio as gr
+
+    from photon.ui import markup
+    from photon.ui.about import about
+    from photon.ui.endpoints import endpoints
+    from photon.ui.examples import read_examples
+    from photon.ui.playground import Playground
+    from tracing.ui.live import LiveTimeline
+
+    facts = describe(engine)
+    with gr.Blocks(title="Photon Workbench", analytics_enabled=False, delete_cache=(3600, DAY_S)) as demo:
+        gr.HTML(markup.header(facts), apply_default_css=False)
+        with gr.Tabs():
+            with gr.Tab("Playground"):
+                playground = Playground(engine, read_examples(ASSETS / "examples.json"), SHOW_RUN_JS)
+            with gr.Tab("About"):
+                about(engine, facts)
+        LiveTimeline(engine.device.name)
+        endpoints(engine)
+        demo.load(playground.get_depth, None, playground.depth, api_visibility="private", queue=False)
+    # Admission is the engine's: no event has a limit of its own, and the queue only refuses floods.
+    return demo.queue(max_size=MAX_QUEUE, default_concurrency_limit=None)
+
+
+def launch(demo: gr.Blocks, recorder: Recorder, **where: Any) -> None:
+    """Start serving in the background: this machine's files only, no telemetry, no sharing."""
+    from photon.ui.theme import STYLE_SHEET, theme
+    from tracing.ui.live import routes
+
+    demo.launch(
+        prevent_thread_lock=True,
+        quiet=True,
+        share=False,
+        ssr_mode=False,
+        run_history=False,
+        show_error=True,
+        theme=theme(),
+        css_paths=[STYLE_SHEET],
+        max_file_size=MAX_UPLOAD,
+        allowed_paths=[str(ASSETS / "samples")],
+        footer_links=["api", "settings"],
+        app_kwargs={"routes": routes(recorder)},
+        **where,
+    )
+
+
+def describe(engine: Engine) -> list[tuple[str, str]]:
+    """What runs where, for the header, the About tab and the banner."""
+    facts = [
+        ("model", engine.model.config.name),
+        ("device", engine.device.name),
+        ("dtype", getattr(engine, "dtype", "float32")),
+        ("batch", f"up to {engine.config.max_batch_size} rows"),
+    ]
+    return [(name, str(value)) for name, value in facts]
+
+
+def banner(engine: Engine, flags: argparse.Namespace, port: int) -> str:
+    """What a person sees in the terminal once the page is there."""
+    facts = {**dict(describe(engine)), "depth": f"{engine.depth} ({_depth_word(engine.depth)})"}
+    facts["url"] = f"http://{'127.0.0.1' if flags.host == '0.0.0.0' else flags.host}:{port}"
+    if flags.device == "auto" and not engine.device.name.startswith("cuda"):
+        facts["cuda"] = f"not used: {why_not_cuda()}"
+    width = max(map(len, facts))
+    return "\n".join(["Photon Workbench", *(f"  {name:<{width}}  {value}" for name, value in facts.items())])
+
+
+def _depth_word(depth: int) -> str:
+    return "pipelined" if depth == 2 else "blocking"
+
+
+def why_not_cuda() -> str:
+    """The reason in words; asks torch, which is loaded by then."""
+    import torch
+
+    if torch.version.cuda is None:
+        return "this torch build has no CUDA"
+    return "no CUDA device was found"
+
+
+def choose_port(host: str, port: int | None) -> int:
+    """The port to serve on: the one asked for, or else the first free one.
+
+    Raises:
+        OSError: it is busy; the message names the port and the flag.
+    """
+    if port is not None:
+        if not _is_free(host, port):
+            raise OSError(
+                f"Port {port} is busy or not allowed; pass another --port, or none for the next free."
+            )
+        return port
+    for candidate in range(FIRST_PORT, FIRST_PORT + NUM_PORTS):
+        if _is_free(host, candidate):
+            return candidate
+    raise OSError(
+        f"Ports {FIRST_PORT} to {FIRST_PORT + NUM_PORTS - 1} are all busy; pass a free one with --port."
+    )
+
+
+def _is_free(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except (OSError, OverflowError):
+            return False
+    return True
+
+
+def _quiet_gradio() -> None:
+    """Before Gradio is imported: no telemetry, no look at a hub."""
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

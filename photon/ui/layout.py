@@ -1,0 +1,139 @@
+"""The playground's components, without their events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
+
+import gradio as gr
+
+from photon import Engine
+from photon.ui import markup
+from photon.ui.ask import LENGTHS, TASKS
+from photon.ui.image_input import image_input
+from photon.ui.tasks import FIRST_PROMPT, prompt_label
+
+_FIRST_TASK = "point"
+# The answer is text, never markup; what is copied is exactly what the model said.
+_COPY = """
+element.addEventListener('click', async (event) => {
+  const button = event.target.closest('button');
+  if (!button) return;
+  await navigator.clipboard.writeText(element.querySelector('pre').textContent);
+  button.textContent = 'Copied';
+  setTimeout(() => { button.textContent = 'Copy'; }, 1200);
+});
+"""
+_DEPTHS = [("1 · blocking", 1), ("2 · pipelined", 2)]
+
+
+@dataclass(frozen=True)
+class Controls:
+    """The left column."""
+
+    image: gr.Image
+    task: gr.Radio
+    prompt: gr.Textbox
+    length: gr.Radio
+    run: gr.Button
+    stop: gr.Button
+    settings: tuple[gr.Textbox, ...]
+
+
+@dataclass(frozen=True)
+class View:
+    """The right column, and what lies under both: everything a run writes."""
+
+    picture: gr.HTML
+    marks: gr.HTML
+    status: gr.HTML
+    answer: gr.HTML
+    save_png: gr.DownloadButton
+    save_json: gr.DownloadButton
+    numbers: gr.HTML
+    json: gr.JSON
+    call: gr.Code
+    window: gr.Textbox
+
+    @property
+    def outputs(self) -> list[Any]:
+        return [getattr(self, field.name) for field in fields(self)]
+
+
+def build_controls(hint: str) -> Controls:
+    """Picture, task, prompt, Run and Stop, settings. hint: one line of Markdown under the prompt."""
+    image = image_input()
+    task = gr.Radio(
+        [(name.capitalize(), name) for name in TASKS], value=_FIRST_TASK, label="Task", elem_id="task"
+    )
+    prompt = gr.Textbox(
+        FIRST_PROMPT[_FIRST_TASK],
+        label=prompt_label(_FIRST_TASK),
+        info=hint or None,
+        max_lines=1,
+        elem_id="prompt",
+    )
+    length = gr.Radio(list(LENGTHS), value="normal", label="Caption length", visible=False, elem_id="length")
+    with gr.Row(elem_id="buttons"):
+        run = gr.Button("Run", variant="primary", elem_id="run")
+        stop = gr.Button("Stop", variant="secondary", interactive=False, elem_id="stop")
+    return Controls(image, task, prompt, length, run, stop, _build_settings())
+
+
+def _build_settings() -> tuple[gr.Textbox, ...]:
+    """In the order of tasks.settings_from.
+
+    Text fields: gr.Number cannot be empty (it shows 0), and the engine checks every value in one place.
+    """
+    fields_of = partial(gr.Textbox, max_lines=1, min_width=96)
+    with gr.Accordion("Settings", open=False, elem_id="settings"):
+        with gr.Row():
+            temperature = fields_of("0", label="temperature", elem_id="temperature")
+            top_p = fields_of(label="top_p", placeholder="1")
+            seed = fields_of(label="seed", placeholder="random")
+        with gr.Row():
+            max_tokens = fields_of(label="max_tokens", placeholder="768", elem_id="max_tokens")
+            max_objects = fields_of(label="max_objects", placeholder="50", elem_id="max_objects")
+        stop = gr.Textbox(label="stop strings, one per line", lines=1, max_lines=4)
+    return temperature, top_p, max_tokens, max_objects, seed, stop
+
+
+def build_depth(engine: Engine) -> gr.Radio:
+    """The bar above the timeline: how many steps the engine keeps in flight."""
+    with gr.Row(elem_id="engine_bar", equal_height=True):
+        gr.HTML(
+            "<p><strong>Steps in flight</strong> for the whole engine, for everybody on this page. "
+            "Run the same thing at both and compare.</p>",
+            apply_default_css=False,
+        )
+        return gr.Radio(_DEPTHS, value=engine.depth, show_label=False, container=False, elem_id="depth")
+
+
+def build_result(idle: str) -> tuple[Any, ...]:
+    """The right column: picture with marks, status, answer, downloads."""
+    with gr.Group(elem_id="stage"):
+        picture = gr.HTML(markup.empty_picture(), apply_default_css=False, elem_id="picture")
+        marks = gr.HTML("", apply_default_css=False, elem_id="marks")
+    status = gr.HTML(markup.status("idle", idle), apply_default_css=False, elem_id="status")
+    answer = gr.HTML("", apply_default_css=False, js_on_load=_COPY, elem_id="answer")
+    button = partial(gr.DownloadButton, size="sm", interactive=False)
+    with gr.Row(elem_id="downloads"):
+        save_png = button("Download picture with marks", elem_id="save_png")
+        save_json = button("Download result as JSON", elem_id="save_json")
+    return picture, marks, status, answer, save_png, save_json
+
+
+def build_details() -> tuple[Any, ...]:
+    """Under both columns: numbers, JSON, code."""
+    numbers = gr.HTML("", apply_default_css=False, elem_id="numbers")
+    with gr.Row(elem_id="details", equal_height=False):
+        with gr.Column(min_width=320), gr.Accordion("Result as JSON", open=False, elem_id="json_panel"):
+            json = gr.JSON(show_label=False, max_height=360, elem_id="json")
+        with (
+            gr.Column(min_width=320),
+            gr.Accordion("The same run in Python and over HTTP", open=False, elem_id="call_panel"),
+        ):
+            call = gr.Code(language="python", show_label=False, interactive=False, elem_id="call")
+    window = gr.Textbox(visible="hidden", elem_id="run_window", show_label=False)
+    return numbers, json, call, window
