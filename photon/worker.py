@@ -30,9 +30,7 @@ class Worker:
         self._tick = tick
         self._on_death = on_death
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        self._lock = (
-            threading.RLock()
-        )  # a collected stream cancels, perhaps inside `post` on this very thread
+        self._lock = threading.RLock()  # reentrant: a stream collected inside `post` cancels there
         self._death: BaseException | None = None
         self._thread: threading.Thread | None = None
         if threaded:
