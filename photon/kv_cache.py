@@ -37,16 +37,17 @@ class PagedKVCache:
         pages = page_table.gather(1, positions // self.page_size)
         return pages * self.page_size + positions % self.page_size
 
-    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Store keys and values (B, H, T, K) at flat slots (B, T)."""
+    def write(self, layer: Tensor, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Store keys and values (B, H, T, K) at flat slots (B, T) of one layer's tensor."""
         entries = torch.stack((keys, values), dim=1).permute(0, 3, 1, 2, 4).flatten(0, 1)  # (B*T, 2, H, K)
-        self.layers[layer].flatten(0, 1).index_copy_(0, slots.flatten(), entries)
+        layer.flatten(0, 1).index_copy_(0, slots.flatten(), entries)
 
-    def read(self, layer: int, page_table: Tensor) -> tuple[Tensor, Tensor]:
-        """Pages (B, P) -> keys and values, each (B, H, P * page_size, K)."""
-        entries = self.layers[layer][page_table].flatten(1, 2)  # (B, L, 2, H, K)
-        keys, values = entries.unbind(2)
-        return keys.transpose(1, 2), values.transpose(1, 2)
+    def read(self, layer: Tensor, page_table: Tensor) -> tuple[Tensor, Tensor]:
+        """Pages (B, P) of one layer's tensor -> keys and values, each (B, H, P * page_size, K)."""
+        pages = layer.index_select(0, page_table.flatten())  # copies whole pages, unlike indexing
+        entries = pages.view(page_table.shape[0], -1, *pages.shape[2:])  # (B, L, 2, H, K)
+        keys, values = entries.permute(2, 0, 3, 1, 4)
+        return keys, values
 
     def poison(self, pages: Tensor) -> None:
         """Overwrite pages, so that a read after free changes a token."""

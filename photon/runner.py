@@ -15,6 +15,7 @@ I14: nothing is allocated per step but what PyTorch's operators need inside.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from photon.decode_forward import DecodeForward, typed_embeddings
 from photon.kv_cache import PagedKVCache
 from photon.lora import LoraBuffers
 from photon.model.layers import rotary_table, rotate
@@ -105,8 +107,24 @@ class ModelRunner:
         self.pending_coord = torch.zeros(spec.num_rows, 1, device=torch_device)
         self.pending_size = torch.zeros(spec.num_rows, 2, device=torch_device)
         self.disallowed = mask_table(spec.masks, config.text.vocab_size, torch_device)
-        self.angles = rotary_table(config.text.rotary_dim, config.text.max_context).to(torch_device)
+        self.turns = rotary_table(config.text.rotary_dim, config.text.max_context).to(torch_device)
         self.positions = torch.arange(config.text.max_context, device=torch_device)
+        self._pending = (self.pending_token, self.pending_coord, self.pending_size, *self.cache.layers)
+        self._forwards = {
+            has_spatial: DecodeForward(self.model, self.cache, self.turns, has_spatial=has_spatial)
+            for has_spatial in (False, True)
+        }
+        self._replays = {
+            has_spatial: self._recorded(forward, torch_device)
+            for has_spatial, forward in self._forwards.items()
+        }
+
+    def _recorded(self, forward: DecodeForward, torch_device: str) -> Callable[..., tuple[Tensor, Tensor]]:
+        """Record a forward on a CPU; on CUDA the whole program is captured as a graph instead."""
+        if torch_device != "cpu":
+            return forward.run
+        rows = torch.zeros(2, dtype=torch.int64)  # padding rows: they write to the null page
+        return forward.recorded(rows, rows, torch.zeros(2, 2, dtype=torch.int64), *self._pending)
 
     # Copies -----------------------------------------------------------------------------------------
 
@@ -170,20 +188,15 @@ class ModelRunner:
     def decode(self, slot: int, rows: int, pages: int, has_spatial: bool, has_lora: bool) -> None:
         """One token of `rows` sequences, attending to the first `pages` pages of each."""
         mine = self.slots[slot]
-        position = mine.step.position[:rows, None]  # (B, 1)
-        table = mine.step.page_table[:rows, :pages]
-        kv_slots = self.cache.slots(table, position)
-        visible = (self.positions[: pages * self.cache.page_size] <= position)[:, None, None]
-        angles = self.angles[position][:, None]  # (B, 1, 1, rotary / 2)
-
-        def attend(layer: int) -> Attend:
-            return lambda q, k, v: self._attend_paged(
-                layer, rotate(q, angles), rotate(k, angles), v, kv_slots, table, visible
-            )
-
-        x = self._pending_embeddings(mine.step.batch_idx[:rows], has_spatial)
-        hidden = self._blocks(x, attend, mine.step.lora_slot[:rows] if has_lora else None)
-        self._finish_forward(slot, hidden[:, 0])
+        step = mine.step
+        args = (step.batch_idx[:rows], step.position[:rows], step.page_table[:rows, :pages], *self._pending)
+        if has_lora:
+            forward = self._forwards[has_spatial].run
+            hidden, logits = forward(*args, lora=self.lora, lora_slot=step.lora_slot[:rows])
+        else:
+            hidden, logits = self._replays[has_spatial](*args)
+        mine.hidden[:rows] = hidden
+        mine.logits[:rows] = logits
 
     @torch.inference_mode()
     def sample(self, slot: int, rows: int, is_greedy: bool, has_spatial: bool) -> None:
@@ -230,24 +243,9 @@ class ModelRunner:
     def _attend_prompt(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, kv_slots: Tensor, allowed: Tensor
     ) -> Tensor:
-        angles = self.angles[: q.shape[2]]
-        q, k = rotate(q, angles), rotate(k, angles)
-        self.cache.write(layer, kv_slots, k, v)
+        q, k = rotate(torch.stack((q, k)), self.turns[: q.shape[2]])
+        self.cache.write(self.cache.layers[layer], kv_slots, k, v)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
-
-    def _attend_paged(
-        self,
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        kv_slots: Tensor,
-        table: Tensor,
-        visible: Tensor,
-    ) -> Tensor:
-        self.cache.write(layer, kv_slots, k, v)
-        keys, values = self.cache.read(layer, table)
-        return F.scaled_dot_product_attention(q, keys, values, attn_mask=visible)
 
     def _prefix_mask(self, total: int, has_image: bool) -> Tensor:
         """(T, T) bool: causal, and both ways inside the image prefix (engine_facts 1.5)."""
@@ -262,22 +260,7 @@ class ModelRunner:
         prompt, count = self.slots[slot].prompt, rows * length
         ids = prompt.token[:count].view(rows, length)
         x, y = prompt.x[:count].view(rows, length, 1), prompt.y[:count].view(rows, length, 1)
-        return self._typed_embeddings(ids, x, torch.cat((x, y), dim=-1))
-
-    def _pending_embeddings(self, batch_idx: Tensor, has_spatial: bool) -> Tensor:
-        """(B,) -> (B, 1, D): the embedding of each row's pending token."""
-        ids = self.pending_token[batch_idx][:, None]
-        if not has_spatial:
-            return self.model.text.embed(ids)
-        coord, size = self.pending_coord[batch_idx], self.pending_size[batch_idx]
-        return self._typed_embeddings(ids, coord[:, None], size[:, None])
-
-    def _typed_embeddings(self, ids: Tensor, coord: Tensor, size: Tensor) -> Tensor:
-        """Text embeddings, replaced where the token is a coordinate or a size."""
-        region, special = self.model.region, self.config.tokenizer
-        x = self.model.text.embed(ids)
-        x = torch.where((ids == special.coord_id)[..., None], region.encode_coord(coord), x)
-        return torch.where((ids == special.size_id)[..., None], region.encode_size(size), x)
+        return typed_embeddings(self.model, ids, x, torch.cat((x, y), dim=-1))
 
     def _finish_forward(self, slot: int, hidden: Tensor) -> None:
         """Leave hidden (B, D) and logits (B, V) in the slot for `sample`."""

@@ -46,20 +46,22 @@ def merge_heads(x: Tensor) -> Tensor:
 
 
 def rotary_table(rotary_dim: int, max_context: int, theta: float = 10000.0) -> Tensor:
-    """Angles (max_context, rotary_dim / 2) in float32: position * theta^(-2j / rotary_dim)."""
+    """Turns (max_context, rotary_dim) in float32: cosines, then sines, of position * theta^(-2j / rotary_dim)."""
     steps = torch.arange(0, rotary_dim, 2, dtype=torch.float32) / rotary_dim
-    return torch.outer(torch.arange(max_context, dtype=torch.float32), theta**-steps)
+    angles = torch.outer(torch.arange(max_context, dtype=torch.float32), theta**-steps)
+    return torch.cat((angles.cos(), angles.sin()), dim=-1)
 
 
-def rotate(x: Tensor, angles: Tensor) -> Tensor:
-    """Rotary embedding of the first 2 * angles.shape[-1] dims of each head; the others pass through.
+def rotate(x: Tensor, turns: Tensor) -> Tensor:
+    """Rotary embedding of the first turns.shape[-1] dims of each head; the others pass through.
 
-    x is (B, H, T, K), angles broadcast as (B, 1, T, rotary_dim / 2). Pairs are (j, j + rotary_dim / 2).
-    The reference writes the rotated pairs interleaved; the same permutation of q and k leaves every
-    score unchanged, so the plain (NeoX) order is kept. Computed in float32, returned in x's dtype.
+    x is (..., T, K); turns are rows of `rotary_table` that broadcast against it. Pairs are
+    (j, j + rotary_dim / 2). The reference writes the rotated pairs interleaved; the same permutation of q
+    and k leaves every score unchanged, so the plain (NeoX) order is kept. Computed in float32, returned in
+    x's dtype.
     """
-    half = angles.shape[-1]
+    half = turns.shape[-1] // 2
     real, imag, rest = x[..., :half].float(), x[..., half : 2 * half].float(), x[..., 2 * half :]
-    cos, sin = angles.cos(), angles.sin()
+    cos, sin = turns[..., :half], turns[..., half:]
     turned = torch.cat((real * cos - imag * sin, real * sin + imag * cos), dim=-1)
     return torch.cat((turned.to(x.dtype), rest), dim=-1)
