@@ -302,9 +302,16 @@ class Engine(Client):
         return self._depth
 
     def set_depth(self, depth: int) -> None:
-        """Change the depth between two ticks, for all requests; blocks until done."""
+        """Change the depth between two ticks, for all requests; blocks until done.
+
+        `stats()["max_in_flight"]` starts anew: it is the most since the last change.
+        """
         replace(self.config, depth=depth)  # checks the value
-        self._worker.call(lambda: setattr(self, "_depth", depth))
+
+        def change() -> None:
+            self._depth, self._max_in_flight = depth, 0
+
+        self._worker.call(change)
 
     def stats(self) -> dict[str, Any]:
         """One consistent snapshot, taken between two ticks; blocks until then. Works on a dead engine."""

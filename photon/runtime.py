@@ -10,6 +10,8 @@ Owns the slots and their events. I1: both slots use one compute stream. Decides 
 
 from __future__ import annotations
 
+import itertools
+
 from photon.config import EngineConfig
 from photon.device.base import Device, Work
 from photon.errors import DeviceError
@@ -45,6 +47,8 @@ class Runtime:
         )
         self.slots = [DecodeSlot(index, self.shapes, device) for index in range(NUM_SLOTS)]
         device.load(self._spec(dtype))
+        if device.fixed_shapes:
+            self._capture_all()
 
     def _spec(self, dtype: str) -> ModelRunnerSpec:
         return ModelRunnerSpec(
@@ -76,9 +80,8 @@ class Runtime:
         slot.poison_results()
         stage_rows(slot, step)
         works = self._prefill_works(slot, step) if step.kind == "prefill" else self._decode_works(step)
-        upload = Work("upload", (slot.index, step.kind == "prefill"))
-        compute.enqueue(upload, label="h2d")
         compute.record_event(slot.started)
+        compute.enqueue(Work("upload", (slot.index, step.kind == "prefill")), label="h2d")
         for label, work in works:
             compute.enqueue(work, label=label)
             compute.record_event(slot.vision_done if label == "vision" else slot.forward_done)
@@ -153,7 +156,18 @@ class Runtime:
     def _page_bucket(self, count: int) -> int:
         if not self.device.fixed_shapes:
             return count
-        return min(1 << max(3, (count - 1).bit_length()), self.shapes.pages_per_row)
+        prefix = -(-self.model.config.text.prefix_attn // self.config.page_size)
+        return min(1 << (max(count, prefix) - 1).bit_length(), self.shapes.pages_per_row)
+
+    def _capture_all(self) -> None:
+        """Capture every shape a step without adapters can have, so that serving allocates nothing (I14)."""
+        most = self.config.max_batch_size
+        rows = sorted({self.row_bucket(count) for count in range(1, most + 1)})
+        pages = sorted({self._page_bucket(count) for count in range(1, self.shapes.pages_per_row + 1)})
+        for slot, count, is_spatial in itertools.product(range(NUM_SLOTS), rows, (False, True)):
+            for num_pages in pages:
+                self.device.capture(Work("decode", (slot, count, num_pages, is_spatial, False)))
+            self.device.capture(Work("sample", (slot, count, True, is_spatial)))
 
     # Adapters and pages ----------------------------------------------------------------------------
 
