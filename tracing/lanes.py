@@ -67,7 +67,7 @@ def category_of(track: str, name: str, kind: str) -> str:
     if track == "compute" and name == "sample":
         return "device_sample"
     if track == "compute" and name == "forward":
-        return "prefill" if kind == "prefill" else "decode"
+        return kind if kind in ("prefill", "decode") else "other"
     return name if name in CATEGORIES else "other"
 
 

@@ -144,6 +144,10 @@ class Recorder:
         skipped = first_span - cursor.spans + first_mark - cursor.marks
         return last, Columns(spans, marks, tuple(self._codes.names), skipped)
 
+    def newest(self) -> Cursor:
+        """The cursor of a reader that has seen everything."""
+        return Cursor(self._spans.written, self._marks.written)
+
     def cursor_at(self, last_ns: int) -> Cursor:
         """Where a new reader starts, to get the newest `last_ns` nanoseconds held and, of the requests
         alive in them, all marks."""
