@@ -129,7 +129,7 @@ class Roster:
         self._handles.clear()
         for sequence in [*self.waiting, *self.resident]:
             sequence.finish_reason = sequence.finish_reason or FinishReason.ERROR
-            sequence.inflight_refs = 0
+            sequence.inflight_refs, sequence.pixels = 0, None
         self.waiting.clear()
         self.running.clear()
         self.zombies.clear()
@@ -140,6 +140,7 @@ class Roster:
         if sequence.finished and sequence.inflight_refs == 0:
             self.zombies.discard(sequence)
             self._release(sequence)
+            sequence.pixels = None
 
     def _release(self, sequence: Sequence) -> None:
         if self._residency.release(sequence):
