@@ -141,6 +141,8 @@ def _tag(text: str, box: tuple[float, float, float], colour: str, size: tuple[in
     room = max(3, int(size[0] / (font * _CHAR_WIDTH)) - 2)
     shown = text if len(text) <= room else text[: room - 1] + "…"
     width, height = font * (_CHAR_WIDTH * len(shown) + 0.9), font * 1.45
+    if width > size[0] or height > size[1]:
+        return ""
     x = min(max(0.0, box[0]), max(0.0, size[0] - width))
     y = box[1] - height if box[1] >= height else min(box[1], max(0.0, size[1] - height))
     return (
@@ -150,14 +152,27 @@ def _tag(text: str, box: tuple[float, float, float], colour: str, size: tuple[in
     )
 
 
-def status(state: str, headline: str, detail: str = "") -> str:
-    """The line under the picture. state: idle, busy, done, stopped or error."""
+def status(state: str, headline: str | Sequence[str], detail: str = "") -> str:
+    """The line under the picture. state: idle, busy, done, stopped or error.
+
+    A headline of several sentences is one per label, each with the label's colour before it.
+    """
     role = "alert" if state == "error" else "status"
     below = f'<p class="pw-detail">{escape(detail)}</p>' if detail else ""
     return (
         f'<div class="pw-status" data-state="{state}" role="{role}" aria-live="polite">'
-        '<span class="pw-dot"></span>'
-        f'<div><p class="pw-headline">{escape(headline)}</p>{below}</div></div>'
+        f'<span class="pw-dot"></span><div><p class="pw-headline">{_headline(headline)}</p>{below}</div>'
+        "</div>"
+    )
+
+
+def _headline(headline: str | Sequence[str]) -> str:
+    sentences = [headline] if isinstance(headline, str) else list(headline)
+    if len(sentences) == 1:
+        return escape(sentences[0])
+    return "".join(
+        f'<span class="pw-label"><i style="background:{colour(index)}"></i>{escape(sentence)}</span>'
+        for index, sentence in enumerate(sentences)
     )
 
 

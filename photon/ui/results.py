@@ -98,10 +98,9 @@ def run_window(parts: tuple[Part, ...]) -> _Window | None:
     return _Window(min(m.arrival_ns for m in known), max(m.finished_ns for m in known))
 
 
-def headline(outcome: Outcome) -> str:
-    """The result in one plain sentence; "" for text tasks, whose text is the result."""
-    counts = [f"{len(found)} found for '{label}'" for label, found in outcome.found.items()]
-    return " · ".join(counts)
+def headline(outcome: Outcome) -> list[str]:
+    """The result in one plain sentence per label; empty for text tasks, whose text is the result."""
+    return [f"{len(found)} found for '{label}'" for label, found in outcome.found.items()]
 
 
 def why_it_ended(outcome: Outcome) -> str:
