@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import save_file
 
 from photon import Engine, EngineConfig, Handle, Request, load_model
-from photon.device.base import Device
+from photon.device.base import Device, Stream, Work
 from photon.device.deferred import DeferredDevice
 from photon.model.config import ModelConfig
 from photon.model.moondream import Moondream
@@ -264,3 +264,30 @@ def assert_answer(handle: Handle, index: int) -> None:
         assert text_of(expected.result).startswith(text_of(got.result).rstrip("\ufffd"))
     else:
         assert got == expected
+
+
+class FlakyStream:
+    """A stream that refuses the work named `fault` once, when it comes for the `countdown`-th time."""
+
+    def __init__(self, inner: Stream, fault: str, countdown: int) -> None:
+        self.inner, self.fault, self.countdown = inner, fault, countdown
+        self.name = inner.name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def enqueue(self, work: Work, *, label: str) -> None:
+        if work.program == self.fault:
+            self.countdown -= 1
+            if self.countdown == 0:
+                raise OSError(f"{self.fault} was refused")
+        self.inner.enqueue(work, label=label)
+
+
+class FlakyDevice(DeferredDevice):
+    """The host side of one launch or sample fails; the device itself lives on."""
+
+    def __init__(self, fault: str, countdown: int, seed: int = 0) -> None:
+        super().__init__(seed)
+        self.compute = FlakyStream(self.compute, fault, countdown)
+        self.copy = FlakyStream(self.copy, fault, countdown)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from engines import (
     CONTEXT,
+    FlakyDevice,
     adapter_path,
     audit,
     build,
@@ -31,7 +32,7 @@ from engines import (
 )
 
 from photon import Engine, Handle, Request, open_device
-from photon.device.base import Stream, Work
+from photon.device.base import Work
 from photon.device.deferred import DeferredDevice
 from photon.errors import EngineDeadError, InvalidRequestError, RequestFailedError
 from photon.model.config import TokenizerConfig
@@ -143,33 +144,6 @@ def test_the_first_failure_is_the_one_reported() -> None:
 
 
 # One step ------------------------------------------------------------------------------------------------
-
-
-class FlakyStream:
-    """A stream that refuses the work named `fault` once, when it comes for the `countdown`-th time."""
-
-    def __init__(self, inner: Stream, fault: str, countdown: int) -> None:
-        self.inner, self.fault, self.countdown = inner, fault, countdown
-        self.name = inner.name
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def enqueue(self, work: Work, *, label: str) -> None:
-        if work.program == self.fault:
-            self.countdown -= 1
-            if self.countdown == 0:
-                raise OSError(f"{self.fault} was refused")
-        self.inner.enqueue(work, label=label)
-
-
-class FlakyDevice(DeferredDevice):
-    """The host side of one launch or sample fails; the device itself lives on."""
-
-    def __init__(self, fault: str, countdown: int, seed: int = 0) -> None:
-        super().__init__(seed)
-        self.compute = FlakyStream(self.compute, fault, countdown)
-        self.copy = FlakyStream(self.copy, fault, countdown)
 
 
 @pytest.mark.parametrize("countdown", [1, 3])

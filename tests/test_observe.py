@@ -1,0 +1,247 @@
+"""Pins what the engine tells an observer, and that telling changes nothing.
+
+pipeline_bugs 66-70, 72, 73, and I13: on the launch and sample path nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from typing import Any
+
+import pytest
+from engines import FlakyDevice, build, finish, oracle, outcome, query, requests, run, small, tick
+
+from photon import open_device
+from photon.device.deferred import DeferredDevice
+from photon.observe import Mark, Span
+
+ALL = range(len(requests()))
+
+
+class Recording:
+    """An observer that keeps everything."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self.marks: list[Mark] = []
+
+    def on_span(self, span: Span) -> None:
+        self.spans.append(span)
+
+    def on_mark(self, mark: Mark) -> None:
+        self.marks.append(mark)
+
+    def of_step(self) -> dict[int, dict[tuple[str, str], Span]]:
+        steps: dict[int, dict[tuple[str, str], Span]] = defaultdict(dict)
+        for span in self.spans:
+            steps[span.step_id][span.track, span.name] = span
+        return steps
+
+
+@pytest.fixture(params=[1, 2], scope="module")
+def recording(request: pytest.FixtureRequest) -> Recording:
+    """All requests, at depth 1 and at depth 2; the answers are checked here."""
+    observer = Recording()
+    with build(small(depth=request.param), observers=[observer]) as engine:
+        assert run(engine, requests()) == [oracle(index) for index in ALL], "tracing changed a token"
+    return observer
+
+
+def test_spans_of_one_track_are_disjoint(recording: Recording) -> None:
+    """pipeline_bugs 70."""
+    for track in ("host", "compute", "copy"):
+        spans = sorted(span[2:4] for span in recording.spans if span.track == track)
+        assert all(start < end for start, end in spans)
+        assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
+
+
+def test_every_step_has_the_same_few_spans(recording: Recording) -> None:
+    """pipeline_bugs 73: five on the host, three on the device, four with images; never one per token."""
+    host = {("host", name) for name in ("plan", "launch", "sample", "wait", "commit")}
+    device = {("compute", "sample"), ("copy", "d2h")}
+    for spans in recording.of_step().values():
+        kinds = {span.kind for span in spans.values()}
+        forward = {("compute", "forward")} if kinds == {"decode"} else {("compute", "prefill")}
+        assert set(spans) - {("compute", "vision")} == host | device | forward
+    assert sum(map(len, recording.of_step().values())) == len(recording.spans)
+
+
+def test_device_spans_lie_between_the_launch_and_the_commit_of_their_step(recording: Recording) -> None:
+    """pipeline_bugs 72."""
+    for spans in recording.of_step().values():
+        launched, committed = spans["host", "launch"].start_ns, spans["host", "commit"].end_ns
+        for (track, _), span in spans.items():
+            assert track == "host" or launched <= span.start_ns <= span.end_ns <= committed
+
+
+def test_waiting_is_a_span_of_its_own(recording: Recording) -> None:
+    """pipeline_bugs 68: here the device works only while the host waits, so no other span may see it work."""
+    waits = [span for span in recording.spans if span.name == "wait"]
+    for span in recording.spans:
+        if span.track == "copy":
+            assert any(wait.start_ns < span.start_ns and span.end_ns < wait.end_ns for wait in waits)
+
+
+def test_spans_of_a_step_agree_about_it(recording: Recording) -> None:
+    for spans in recording.of_step().values():
+        assert len({(span.slot, span.kind, span.rows, span.padding) for span in spans.values()}) == 1
+        assert (
+            len({span.zombies for span in spans.values() if span.name in ("commit", "forward", "d2h")}) == 1
+        )
+
+
+def test_rows_are_delivered_tokens_and_zombies(recording: Recording) -> None:
+    """pipeline_bugs 66: a mark per committed row that was no zombie; the end token has one as well."""
+    commits = [span for span in recording.spans if span.name == "commit"]
+    marks = Counter(mark.request_id for mark in recording.marks if mark.name in ("token", "first_token"))
+    assert sum(span.rows - span.zombies for span in commits) == marks.total()
+    for index in ALL:
+        expected = oracle(index)
+        if "stop" not in requests()[index].settings:
+            is_eos = expected.result["finish_reason"] == "stop"
+            assert marks[index + 1] == len(expected.tokens) + is_eos
+
+
+def test_each_request_has_its_marks_in_order(recording: Recording) -> None:
+    """arrival, admitted, first_token, token ..., finish, release: each once but token."""
+    lives = defaultdict(list)
+    for mark in recording.marks:
+        lives[mark.request_id].append(mark)
+    assert len(lives) == len(requests())
+    for marks in lives.values():
+        names = [mark.name for mark in marks]
+        assert [name for name in names if name != "token"] == [
+            "arrival",
+            "admitted",
+            "first_token",
+            "finish",
+            "release",
+        ]
+        times = [mark.time_ns for mark in marks]
+        assert times == sorted(times)
+
+
+def test_times_of_a_request_add_up() -> None:
+    """pipeline_bugs 67: also of one that was cancelled in the queue, in prefill, or that failed."""
+    device = FlakyDevice("decode", 3)
+    with build(small(max_batch_size=2), device=device) as engine:
+        handles = [engine.submit(request) for request in requests()]
+        handles[-1].cancel()
+        tick(engine)
+        handles[0].cancel()
+        finish(engine)
+    assert {handle.error is None for handle in handles} == {True, False}
+    for handle in handles:
+        metrics = handle.metrics
+        phases = (metrics.preprocess_ms, metrics.queue_ms, metrics.prefill_ms, metrics.decode_ms)
+        assert min(phases) >= 0
+        assert sum(phases) == pytest.approx(metrics.total_ms)
+        assert metrics.ttft_ms <= metrics.total_ms
+        assert metrics.output_tokens == handle.num_tokens
+
+
+def test_metrics_say_nothing_where_there_is_nothing_to_divide() -> None:
+    with build() as engine:
+        one = engine.submit(query("one", max_tokens=1))
+        assert one.metrics is None
+        finish(engine)
+        assert one.metrics.tokens_per_s is None
+        two = engine.submit(requests()[0])
+        finish(engine)
+        assert two.metrics.tokens_per_s > 0
+
+
+class Faulty(Recording):
+    """An observer that raises on its third record."""
+
+    def on_span(self, span: Span) -> None:
+        super().on_span(span)
+        if len(self.spans) == 3:
+            raise RuntimeError("I have seen enough")
+
+
+def test_an_observer_that_raises_is_dropped_and_the_others_stay(caplog: pytest.LogCaptureFixture) -> None:
+    faulty, other = Faulty(), Recording()
+    with build(observers=[faulty, other]) as engine:
+        assert run(engine, requests()[:4]) == [oracle(index) for index in range(4)]
+    assert len(faulty.spans) == 3
+    assert len(other.spans) > 30
+    assert caplog.text.count("raised and was dropped") == 1
+
+
+def test_a_step_that_failed_leaves_no_half_span() -> None:
+    """pipeline_bugs 69: events of an abandoned step are never asked for their time."""
+    observer = Recording()
+    with build(device=FlakyDevice("sample", 2), observers=[observer]) as engine:
+        handles = [engine.submit(request) for request in requests()]
+        finish(engine)
+        assert any(handle.error for handle in handles)
+    broken = [spans for spans in observer.of_step().values() if ("host", "commit") not in spans]
+    assert len(broken) == 1
+    assert set(broken[0]) <= {("host", "plan"), ("host", "launch")}
+
+
+# I13 -----------------------------------------------------------------------------------------------------
+
+
+class Waits(DeferredDevice):
+    """Remembers whenever the host waits: for what, and which forwards were enqueued and had not run."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed)
+        self.log: list[tuple[list[Any], list[str]]] = []
+
+    def run_until(self, targets: list[Any]) -> None:
+        queued = [value.program for kind, value in self._streams[0].queue if kind == "work"]
+        self.log.append((targets, [program for program in queued if program in ("prefill", "decode")]))
+        super().run_until(targets)
+
+
+def waits_of(depth: int, seed: int) -> tuple[list[tuple[list[Any], list[str]]], list[Any], dict[str, Any]]:
+    """What the host waited for while it served all requests; the slots' copy records; stats."""
+    device = Waits(seed)
+    with build(small(depth=depth), device=device) as engine:
+        handles = [engine.submit(request) for request in requests()]
+        device.log.clear()
+        copied, is_busy = [], True
+        while is_busy:
+            is_busy = tick(engine)
+            copied += [slot.copied.last for slot in engine._runtime.slots]
+        assert [outcome(handle) for handle in handles] == [oracle(index) for index in ALL]
+        return device.log, copied, engine.stats()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("depth", [1, 2])
+def test_the_host_waits_once_a_step_and_only_for_its_copy(depth: int, seed: int) -> None:
+    """I13: plan, launch and sample never wait."""
+    log, copied, stats = waits_of(depth, seed)
+    assert len(log) == stats["steps"]
+    assert all(len(targets) == 1 and targets[0] in copied for targets, _ in log)
+
+
+def test_at_depth_2_the_next_forward_is_enqueued_before_the_host_waits() -> None:
+    """pipeline_bugs 76: two steps really in flight, in all but the first and the last step."""
+    log, _, stats = waits_of(depth=2, seed=1)
+    assert stats["max_in_flight"] == 2
+    assert sum(bool(queued) for _, queued in log) >= len(log) - 3
+
+
+def test_at_depth_1_nothing_is_enqueued_behind_the_step_the_host_waits_for() -> None:
+    log, _, stats = waits_of(depth=1, seed=1)
+    assert stats["max_in_flight"] == 1
+    assert all(len(queued) == 1 for _, queued in log)
+
+
+def test_tracing_on_the_cpu_device_keeps_time_in_order() -> None:
+    """pipeline_bugs 72: two processes, one clock."""
+    observer = Recording()
+    with build(device=open_device("cpu"), observers=[observer], threaded=True) as engine:
+        handles = [engine.submit(request) for request in requests()]
+        for handle in handles:
+            handle.result(timeout=120)
+    test_spans_of_one_track_are_disjoint(observer)
+    complete = Recording()
+    complete.spans = [s for s in observer.spans if ("host", "commit") in observer.of_step()[s.step_id]]
+    test_device_spans_lie_between_the_launch_and_the_commit_of_their_step(complete)
