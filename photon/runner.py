@@ -153,7 +153,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def vision(self, slot: int, tilings: tuple[tuple[int, int], ...], num_crops: int) -> None:
-        """Encode the slot's crops into one image embedding per row."""
+        """Encode the slot's crops into one embedding per image; rows find theirs by `image_row`."""
         mine = self.slots[slot]
         pixels = mine.crops.pixels[:num_crops]
         pixels.copy_(mine.host["crops"][: pixels.numel()].view(pixels.shape), non_blocking=True)
@@ -171,7 +171,7 @@ class ModelRunner:
         bos = torch.full((rows, 1), self.config.tokenizer.bos_id, device=x.device)
         head = [self.model.text.embed(bos)]
         if has_image:
-            head.append(mine.images[:rows])
+            head.append(mine.images.index_select(0, mine.step.image_row[:rows]))
         x = torch.cat((*head, x), dim=1)
         total = x.shape[1]
         kv_slots = self.cache.slots(mine.step.page_table[:rows], self.positions[:total].expand(rows, -1))

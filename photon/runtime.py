@@ -22,7 +22,7 @@ from photon.runner import ModelRunnerSpec
 from photon.scheduler import MAX_PREFILL_ROWS
 from photon.skills.base import Mask, Token, token_masks
 from photon.slot import DecodeSlot, SlotShapes
-from photon.staging import stage_masks, stage_prefill, stage_rows
+from photon.staging import stage_images, stage_masks, stage_prefill, stage_rows
 
 MAX_POOL_BYTES = 8 << 30
 """The largest KV pool that is sized automatically."""
@@ -96,8 +96,9 @@ class Runtime:
         length = stage_prefill(slot, step)
         has_image = step.rows[0].has_image
         if has_image:
-            tilings = tuple(sequence.tiling for sequence in step.rows)
-            num_crops = sum(len(sequence.pixels) for sequence in step.rows)
+            images = stage_images(slot, step)
+            tilings = tuple(sequence.tiling for sequence in images)
+            num_crops = sum(len(sequence.pixels) for sequence in images)
             works.append(("vision", Work("vision", (slot.index, tilings, num_crops))))
         args = (slot.index, len(step.rows), length, has_image, has_lora(step))
         works.append(("prefill", Work("prefill", args)))

@@ -118,18 +118,13 @@ class Scheduler:
         seats = min(self.config.max_batch_size - len(running), free.rows, MAX_PREFILL_ROWS)
         # A running row's next page is set aside, or newcomers would take it again and again.
         pages = free.pages - sum(self.missing_pages(other) for other in running if self._can_decode(other))
-        crops = self.crop_budget
         new_adapters: set[int] = set()
         for sequence in waiting:
             pages -= self._admission_pages(sequence, alone=not running and not rows)
-            crops -= 0 if sequence.pixels is None else len(sequence.pixels)
             new_adapters |= _new_adapter(sequence, free)
             if len(rows) >= seats or pages < 0 or len(new_adapters) > free.lora_slots:
                 break
-            over_budget = (
-                crops < 0 or self._padded_tokens([*rows, sequence]) > self.config.prefill_token_budget
-            )
-            if rows and (over_budget or sequence.has_image != rows[0].has_image):
+            if rows and not self._fits_launch([*rows, sequence]):
                 break
             rows.append(sequence)
         return tuple(rows)
@@ -145,8 +140,13 @@ class Scheduler:
         needed = worst if sequence.num_preemptions and not alone else min(first, worst)
         return self.pages_for(max(needed, sequence.num_prefill_positions))
 
-    def _padded_tokens(self, rows: list[Sequence]) -> int:
-        return len(rows) * max(sequence.num_prefill_positions for sequence in rows)
+    def _fits_launch(self, rows: list[Sequence]) -> bool:
+        """Whether these rows may share one prefill: alike in kind, within the token and crop budgets."""
+        tokens = len(rows) * max(sequence.num_prefill_positions for sequence in rows)  # with padding
+        images = {id(sequence.pixels): sequence.pixels for sequence in rows if sequence.pixels is not None}
+        crops = sum(map(len, images.values()))
+        is_alike = len({sequence.has_image for sequence in rows}) == 1
+        return is_alike and tokens <= self.config.prefill_token_budget and crops <= self.crop_budget
 
 
 def _new_adapter(sequence: Sequence, free: Capacity) -> set[int]:

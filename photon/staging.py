@@ -47,7 +47,7 @@ def _stage_padding(slot: DecodeSlot, first: int, end: int) -> None:
 
 
 def stage_prefill(slot: DecodeSlot, step: Step) -> int:
-    """The prompt and crops blocks; returns the padded prompt length all rows share."""
+    """The prompt block; returns the padded prompt length all rows share."""
     prompt, block = slot.prompt, slot.step
     lists = [sequence.prefill_tokens for sequence in step.rows]
     length = max(map(len, lists))
@@ -60,12 +60,23 @@ def stage_prefill(slot: DecodeSlot, step: Step) -> int:
         xs[row, : len(tokens)] = [token.x for token in tokens]
         ys[row, : len(tokens)] = [token.y for token in tokens]
         block.last_index[row] = step.rows[row].prefix + len(tokens) - 1
-    start = 0
-    for sequence in step.rows:
-        if sequence.pixels is not None:
-            slot.crops.pixels[start : start + len(sequence.pixels)] = sequence.pixels
-            start += len(sequence.pixels)
     return length
+
+
+def stage_images(slot: DecodeSlot, step: Step) -> list[Sequence]:
+    """The crops block, and which image each row reads; returns one sequence per image.
+
+    Rows that ask about the same `EncodedImage` share its pixels, and the encoder runs once for all of them.
+    """
+    images: dict[int, Sequence] = {}
+    for row, sequence in enumerate(step.rows):
+        images.setdefault(id(sequence.pixels), sequence)
+        slot.step.image_row[row] = list(images).index(id(sequence.pixels))
+    start = 0
+    for sequence in images.values():
+        slot.crops.pixels[start : start + len(sequence.pixels)] = sequence.pixels
+        start += len(sequence.pixels)
+    return list(images.values())
 
 
 def stage_masks(slot: DecodeSlot, step: Step, masks: list[Mask]) -> None:
