@@ -16,7 +16,7 @@
   const HALF = 0.38; // of a lane's height that a span fills on either side of its middle
   const CELL_PX = 3;
   const BUCKETS = [0.32, 0.64, 1]; // opacity of a cell that is < 50 %, < 85 %, more than 85 % full
-  const LANE_PX = 22, REQUEST_PX = 18, ROWS_PX = 46, GAP_PX = 12, TOP_PX = 6, BOTTOM_PX = 30, RIGHT_PX = 16;
+  const LANE_PX = 22, REQUEST_PX = 18, ROWS_PX = 46, GAP_PX = 12, TOP_PX = 10, BOTTOM_PX = 30, RIGHT_PX = 16;
   const EPSILON = 2000; // shorter gaps are no bubbles
   const MIN_VIEW = 1000, DRAW_EVERY_MS = 230, OFFSCREEN_MS = 1000;
 
@@ -102,7 +102,7 @@
         <button type="button" data-do="pause">Pause</button></span>
         <span class="pt-group" role="group" aria-label="window">${windows}</span>
         <span class="pt-legend">${legend}</span></div>
-        <div class="pt-frame"><div class="pt-plot"></div><div class="pt-mark"></div>
+        <div class="pt-frame"><div class="pt-plot" role="img" aria-label="timeline of the engine's steps"></div><div class="pt-mark"></div>
         <div class="pt-empty">No steps yet. Press Run, and the steps appear here as they happen.</div></div>
         <div class="pt-help"><span><kbd>space</kbd> pause <kbd>w</kbd><kbd>s</kbd> zoom <kbd>a</kbd><kbd>d</kbd> move
         <kbd>f</kbd> fit the run · drag to move, wheel to zoom, double-click for live</span>
@@ -364,7 +364,7 @@
 
     layout(lanes, shapes, annotations, left) {
       const heights = [lanes.length * LANE_PX, this.requestLanes * REQUEST_PX, ROWS_PX], inner = heights.reduce((x, y) => x + y) + 2 * GAP_PX;
-      const ink = this.dark ? "#aab4c6" : "#4b5563", grid = this.dark ? "#263145" : "#e6e9ef";
+      const ink = this.dark ? "#aab4c6" : "#4b5563", grid = this.dark ? "#363a45" : "#e6e9ef";
       let top = 1;
       const [main, requests, rows] = heights.map((h) => { const d = [Math.max(top - h / inner, 0), top]; top = d[0] - GAP_PX / inner; return d; });
       const axis = { zeroline: false, fixedrange: true, showgrid: false, ticks: "" };
@@ -374,7 +374,7 @@
         uirevision: "photon", shapes, annotations,
         font: { family: "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace", size: 11, color: ink },
         xaxis: { range: this.view.map((t) => (t - this.origin) / MS), anchor: "y3", gridcolor: grid, zeroline: false,
-          ticksuffix: " ms", tickformat: ",.6~f", nticks: 9, autorange: false },
+          ticksuffix: " ms", tickformat: ",.6~f", nticks: 9, autorange: false, showticklabels: this.store.spans > 0 },
         yaxis: { ...axis, domain: main, range: [lanes.length - 0.5, -0.5], tickvals: lanes.map((_, i) => i), ticktext: this.titles() },
         yaxis2: { ...axis, domain: requests, range: [this.requestLanes - 0.5, -0.5], tickvals: [0], ticktext: ["requests"] },
         yaxis3: { ...axis, domain: rows, range: [0, this.store.maxRows * 1.15], tickvals: [0, this.store.maxRows],
@@ -384,19 +384,25 @@
 
     // -- numbers and state around it
 
+    measured() { // the window of the figures: the run where one is shown, without the margin beside it
+      if (this.pinned) return [this.pinned.start, this.pinned.end];
+      return (this.following && this.window === "run" && this.lastRun()) || this.view;
+    }
+
     showKpis() {
-      const values = this.store.metrics(...this.view);
+      const values = this.store.spans ? this.store.metrics(...this.measured()) : {};
       for (const card of this.root.querySelectorAll(".pt-kpi")) {
-        const value = values[card.dataset.key], kpi = this.config.kpis.find((k) => k.key === card.dataset.key);
+        const value = values[card.dataset.key] ?? null, kpi = this.config.kpis.find((k) => k.key === card.dataset.key);
         card.querySelector(".pt-kpi-value").textContent = value === null ? "–" : value.toLocaleString("en", {
           minimumFractionDigits: kpi.digits, maximumFractionDigits: kpi.digits });
-        card.querySelector(".pt-meter i").style.width = `${Math.min(100, (100 * (value ?? 0)) / (kpi.full || Infinity))}%`;
+        card.querySelector(".pt-meter i").style.width = `${Math.min(100, (100 * value) / (kpi.full || Infinity))}%`;
       }
     }
 
     showState() {
       const store = this.store, n = (v) => v.toLocaleString("en"), lost = store.dropped + store.skipped;
-      const parts = [`${n(store.spans)} spans`, `${n(this.drawn)} rects`];
+      const [from, to] = this.measured(), parts = store.spans ? [`figures over ${length(to - from)}`] : [];
+      parts.push(`${n(store.spans)} spans`, `${n(this.drawn)} rects`);
       if (this.draws) parts.push(`${Math.round(this.redrawMs)} ms/draw`);
       if (lost) parts.push(`${n(lost)} dropped`);
       if (this.connected === false) parts.unshift("reconnecting");
@@ -556,7 +562,7 @@
   }
 
   const padded = ([start, end]) => { const pad = Math.max(0.02 * (end - start), MIN_VIEW); return [start - pad, end + pad]; };
-  const length = (ns) => (ns < 1e6 ? `${(ns / 1e3).toFixed(1)} µs` : `${(ns / MS).toFixed(3)} ms`);
+  const length = (ns) => (ns < 1e6 ? `${(ns / 1e3).toFixed(1)} µs` : ns < 1e8 ? `${(ns / MS).toFixed(3)} ms` : `${(ns / MS).toFixed(1)} ms`);
   const ms = (ns) => `${(ns / MS).toLocaleString("en", { minimumFractionDigits: 3, maximumFractionDigits: 3 })} ms`;
 
   const scripts = {};

@@ -349,6 +349,9 @@ def test_a_run_can_be_shown_and_the_next_request_goes_live_again(page: Any, feed
     assert low < end - 70 * MS - base < end - base < high
     assert high - low == pytest.approx(70 * MS * 1.04)
     assert page.locator("[data-window=run]").get_attribute("aria-pressed") == "true"
+    more_draws(page, 1)
+    busy = summary(feed.recorder.snapshot(end - 70 * MS, end))["device_busy_percent"]
+    assert page.locator("[data-key=device_busy_percent] .pt-kpi-value").inner_text() == f"{busy:.1f}"
     value(page, "showRun(a)", "")  # no run: nothing changes
     assert value(page, "range()") == [low, high]
     feed.pause.clear()
