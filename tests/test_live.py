@@ -395,6 +395,9 @@ def test_pointing_at_a_span_says_what_it_is(page: Any, feed: Feed) -> None:
     assert "decode" in tip
     assert f"step {device.step_id} · slot {device.slot}" in tip
     assert "1.300 ms" in tip
+    outline = page.locator(".pt-mark").bounding_box()
+    assert outline["y"] + outline["height"] / 2 == pytest.approx(y, abs=1)
+    assert outline["x"] + outline["width"] / 2 == pytest.approx(x, abs=1)
 
 
 @pytest.mark.browser
