@@ -51,11 +51,11 @@ class EngineConfig:
             "max_lora_slots": (0, 64),
             "max_lora_rank": (1, 256),
         }
+        automatic = {"num_pages": (1, 1 << 24), "prefill_crop_budget": (1, 1 << 16)}
+        limits |= {name: limit for name, limit in automatic.items() if getattr(self, name) is not None}
         for name, (low, high) in limits.items():
             value = getattr(self, name)
-            if not isinstance(value, int) or not low <= value <= high:
+            if type(value) is not int or not low <= value <= high:
                 raise InvalidRequestError(
                     f"{name} is {value!r}; it must be a whole number from {low} to {high}."
                 )
-        if self.num_pages is not None and self.num_pages < 1:
-            raise InvalidRequestError(f"num_pages is {self.num_pages}; it must be at least 1.")
