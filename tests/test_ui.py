@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +13,9 @@ from PIL import Image
 
 from photon.errors import InvalidRequestError
 from photon.ui import markup, results
-from photon.ui.ask import MAX_LABELS, Ask, check_task, split_labels
-from photon.ui.examples import Example, picked
+from photon.ui.ask import MAX_LABELS, TASKS, Ask, check_task, split_labels
+from photon.ui.examples import Example, picked, read_examples
+from photon.ui.exports import as_coco, as_yolo
 from photon.ui.image_input import is_animated, path_of
 from photon.ui.runs import Outcome, Part
 from photon.ui.session import Session
@@ -139,6 +142,25 @@ def test_metrics_of_several_requests_add_counts_and_keep_the_slowest_time() -> N
     assert (window.start_ns, window.end_ns) == (0, 10)
 
 
+def test_coco_and_yolo_give_back_the_boxes_within_a_pixel() -> None:
+    other = {"x_min": 0.1, "y_min": 0.2, "x_max": 0.3, "y_max": 0.9}
+    parts = [Part(label, [BOX, other], n, "stop", False, metrics()) for n, label in enumerate(("cat", "dog"))]
+    result = results.as_json(outcome("detect", *parts, prompt="cat, dog", size=(640, 480)))
+    coco, (lines, classes) = as_coco(result), as_yolo(result)
+    assert classes.splitlines() == [category["name"] for category in coco["categories"]] == ["cat", "dog"]
+    for item, note, line in zip(result["objects"], coco["annotations"], lines.splitlines(), strict=True):
+        x, y, width, height = note["bbox"]
+        kind, *numbers = line.split()
+        centre_x, centre_y, w, h = map(float, numbers)
+        assert classes.splitlines()[int(kind)] == item["label"]
+        pixels = list(item["pixels"].values())
+        assert [x, y, x + width, y + height] == pytest.approx(pixels, abs=1)
+        corners = (centre_x - w / 2, centre_y - h / 2, centre_x + w / 2, centre_y + h / 2)
+        assert [c * s for c, s in zip(corners, (640, 480, 640, 480), strict=True)] == pytest.approx(
+            pixels, abs=1
+        )
+
+
 def test_the_python_call_repeats_task_prompt_and_settings() -> None:
     ask = Ask("detect", Image.new("RGB", (1, 1)), "it's", settings={"max_objects": 2})
     call = results.python_call(ask)
@@ -239,6 +261,13 @@ def test_an_example_is_found_only_by_a_valid_index() -> None:
     assert [picked(examples, data) for data in ({"index": 1}, {"index": -1}, {"index": "0"}, {})] == [
         None
     ] * 4
+
+
+def test_every_example_has_its_picture_and_one_per_task_at_least() -> None:
+    path = Path(__file__).resolve().parents[1] / "assets" / "examples.json"
+    examples = read_examples(path)
+    assert len(examples) == len(json.loads(path.read_text()))
+    assert {example.task for example in examples} == set(TASKS)
 
 
 def test_an_empty_upload_has_no_path_and_a_broken_one_is_not_animated() -> None:

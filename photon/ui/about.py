@@ -40,11 +40,11 @@ _DATA = (
 
 
 def vocabulary_hint(engine: Engine) -> str:
-    """One line under the prompt: what this model understands; "" when it speaks ordinary language."""
+    """What this model understands, in a line; "" when it speaks ordinary language."""
     config = engine.model.config
     if not config.vocabulary:
         return ""
-    return f"{config.limits} All words it knows are under About."
+    return f'<p class="pw-hint">{escape(config.limits)} All words it knows are under About.</p>'
 
 
 def _limits(limits: str, vocabulary: Sequence[str]) -> str:

@@ -25,6 +25,7 @@ element.addEventListener('click', async (event) => {
   setTimeout(() => { button.textContent = 'Copy'; }, 1200);
 });
 """
+_DOWNLOADS = {"png": "Save picture", "json": "Save JSON", "coco": "Save COCO", "yolo": "Save YOLO"}
 _DEPTHS = [("1 · blocking", 1), ("2 · pipelined", 2)]
 
 
@@ -49,8 +50,7 @@ class View:
     marks: gr.HTML
     status: gr.HTML
     answer: gr.HTML
-    save_png: gr.DownloadButton
-    save_json: gr.DownloadButton
+    downloads: dict[str, gr.DownloadButton]
     numbers: gr.HTML
     json: gr.JSON
     call: gr.Code
@@ -58,11 +58,12 @@ class View:
 
     @property
     def outputs(self) -> list[Any]:
-        return [getattr(self, field.name) for field in fields(self)]
+        single = [getattr(self, field.name) for field in fields(self) if field.name != "downloads"]
+        return [*single, *self.downloads.values()]
 
 
-def build_controls(hint: str) -> Controls:
-    """Picture, task, prompt, Run and Stop, settings. hint: one line of Markdown under the prompt."""
+def build_controls() -> Controls:
+    """The left column: picture, task, prompt, Run and Stop, settings."""
     image = image_input()
     task = gr.Radio(
         [(name.capitalize(), name) for name in TASKS], value=_FIRST_TASK, label="Task", elem_id="task"
@@ -70,7 +71,6 @@ def build_controls(hint: str) -> Controls:
     prompt = gr.Textbox(
         FIRST_PROMPT[_FIRST_TASK],
         label=prompt_label(_FIRST_TASK),
-        info=hint or None,
         max_lines=1,
         elem_id="prompt",
     )
@@ -117,11 +117,12 @@ def build_result(idle: str) -> tuple[Any, ...]:
         marks = gr.HTML("", apply_default_css=False, elem_id="marks")
     status = gr.HTML(markup.status("idle", idle), apply_default_css=False, elem_id="status")
     answer = gr.HTML("", apply_default_css=False, js_on_load=_COPY, elem_id="answer")
-    button = partial(gr.DownloadButton, size="sm", interactive=False)
     with gr.Row(elem_id="downloads"):
-        save_png = button("Download picture with marks", elem_id="save_png")
-        save_json = button("Download result as JSON", elem_id="save_json")
-    return picture, marks, status, answer, save_png, save_json
+        downloads = {
+            kind: gr.DownloadButton(label, size="sm", min_width=80, interactive=False, elem_id=f"save_{kind}")
+            for kind, label in _DOWNLOADS.items()
+        }
+    return picture, marks, status, answer, downloads
 
 
 def build_details() -> tuple[Any, ...]:

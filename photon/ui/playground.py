@@ -20,7 +20,7 @@ from photon.errors import InvalidRequestError, PhotonError
 from photon.images import load_image
 from photon.ui import markup, results
 from photon.ui.about import vocabulary_hint
-from photon.ui.ask import SPATIAL, Ask, check_task
+from photon.ui.ask import Ask, check_task
 from photon.ui.examples import Example, example_cards, picked
 from photon.ui.files import RunFiles
 from photon.ui.image_input import is_animated, path_of
@@ -54,9 +54,11 @@ class Playground:
         self._examples = examples
         self.session = gr.State(Session())
         self.cards = example_cards(examples)
+        if hint := vocabulary_hint(engine):
+            gr.HTML(hint, apply_default_css=False)
         with gr.Row(elem_id="playground", equal_height=False):
             with gr.Column(scale=5, min_width=320, elem_id="controls"):
-                self.controls = build_controls(vocabulary_hint(engine))
+                self.controls = build_controls()
             with gr.Column(scale=7, min_width=320, elem_id="result"):
                 result = build_result(_IDLE)
         self.view = View(*result, *build_details())
@@ -189,11 +191,8 @@ class Playground:
         result = results.as_json(outcome)
         note = " Animated picture: its first frame was used." if is_animated(path) else ""
         yield self._done(outcome, result, note)
-        saved: Updates = {v.save_json: gr.update(value=files.write_json(result), interactive=True)}
-        if task in SPATIAL:
-            png = await asyncio.to_thread(files.write_overlay, outcome)
-            saved[v.save_png] = gr.update(value=png, interactive=True)
-        yield saved
+        written = await asyncio.to_thread(files.write, outcome, result)
+        yield {v.downloads[kind]: gr.update(value=path, interactive=True) for kind, path in written.items()}
 
     # ---- what the components show
 
@@ -206,8 +205,7 @@ class Playground:
             v.numbers: "",
             v.json: None,
             v.call: "",
-            v.save_json: gr.update(value=None, interactive=False),
-            v.save_png: gr.update(value=None, interactive=False),
+            **dict.fromkeys(v.downloads.values(), gr.update(value=None, interactive=False)),
             v.window: "",
             **self._buttons(running=False),
         }
