@@ -55,6 +55,12 @@ def parse_flags(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help="cpu, cuda, cuda:N, deferred, or auto (the default): cuda where there is one",
     )
     add(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        default="float32",
+        help="of weights and KV cache",
+    )
+    add(
         "--depth",
         type=int,
         choices=(1, 2),
@@ -98,6 +104,7 @@ def load(flags: argparse.Namespace) -> tuple[Engine, Recorder]:
         PhotonError: the model or the device is not what the flags say; one sentence.
     """
     from photon import Engine, EngineConfig, load_model, open_device
+    from photon.errors import DeviceError
     from tracing.recorder import Recorder
 
     recorder = Recorder()
@@ -105,7 +112,11 @@ def load(flags: argparse.Namespace) -> tuple[Engine, Recorder]:
     model = load_model(flags.model)
     device = open_device(flags.device)
     try:
-        return Engine(model, device, config, observers=[recorder]), recorder
+        if flags.dtype != "float32" and not is_cuda(device.name):
+            raise DeviceError(
+                f"--dtype {flags.dtype} needs --device cuda; {device.name} computes in float32."
+            )
+        return Engine(model, device, config, observers=[recorder], dtype=flags.dtype), recorder
     except BaseException:
         device.close()
         raise
@@ -145,7 +156,7 @@ def build(engine: Engine, recorder: Recorder) -> gr.Blocks:
             with gr.Tab("Playground"):
                 playground = Playground(engine, read_examples(ASSETS / "examples.json"), SHOW_RUN_JS)
             with gr.Tab("About"):
-                about(engine, facts)
+                about(engine, [*facts, ("cuda", cuda_note(engine))])
         LiveTimeline(engine.device.name)
         endpoints(engine)
         demo.load(playground.get_depth, None, playground.depth, api_visibility="private", queue=False)
@@ -180,7 +191,7 @@ def describe(engine: Engine) -> list[tuple[str, str]]:
     facts = [
         ("model", engine.model.config.name),
         ("device", engine.device.name),
-        ("dtype", getattr(engine, "dtype", "float32")),
+        ("dtype", engine.dtype),
         ("batch", f"up to {engine.config.max_batch_size} rows"),
     ]
     return [(name, str(value)) for name, value in facts]
@@ -189,9 +200,8 @@ def describe(engine: Engine) -> list[tuple[str, str]]:
 def banner(engine: Engine, flags: argparse.Namespace, port: int) -> str:
     """What a person sees in the terminal once the page is there."""
     facts = {**dict(describe(engine)), "depth": f"{engine.depth} ({_depth_word(engine.depth)})"}
+    facts["cuda"] = cuda_note(engine)
     facts["url"] = f"http://{'127.0.0.1' if flags.host == '0.0.0.0' else flags.host}:{port}"
-    if flags.device == "auto" and not engine.device.name.startswith("cuda"):
-        facts["cuda"] = f"not used: {why_not_cuda()}"
     width = max(map(len, facts))
     return "\n".join(["Photon Workbench", *(f"  {name:<{width}}  {value}" for name, value in facts.items())])
 
@@ -200,13 +210,23 @@ def _depth_word(depth: int) -> str:
     return "pipelined" if depth == 2 else "blocking"
 
 
-def why_not_cuda() -> str:
-    """The reason in words; asks torch, which is loaded by then."""
+def is_cuda(device_name: str) -> bool:
+    return device_name.startswith("cuda")
+
+
+def cuda_note(engine: Engine) -> str:
+    """Whether CUDA is used and, if not, why not; asks torch, which is loaded by then."""
+    if is_cuda(engine.device.name):
+        return "used"
     import torch
 
+    from photon.device.cuda import is_available
+
+    if is_available():
+        return "there, but another device was asked for"
     if torch.version.cuda is None:
-        return "this torch build has no CUDA"
-    return "no CUDA device was found"
+        return "not used: this torch build has no CUDA"
+    return "not used: no CUDA device was found"
 
 
 def choose_port(host: str, port: int | None) -> int:

@@ -290,9 +290,17 @@ def test_an_unknown_device_is_one_sentence(capsys: pytest.CaptureFixture[str], t
     assert "abacus" in capsys.readouterr().err
 
 
+def test_a_dtype_that_the_device_does_not_compute_in_is_refused_at_start(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    flags = ["--model", str(tiny_model().path), "--device", "cpu", "--dtype", "bfloat16"]
+    assert app.main(flags) == 2
+    assert "--dtype bfloat16 needs --device cuda" in capsys.readouterr().err
+
+
 def test_the_banner_says_what_runs_where_and_why_not_cuda(server: Server) -> None:
     text = app.banner(server.engine, app.parse_flags([]), 1234)
-    for word in ("model", "cpu", "float32", "pipelined", "http://127.0.0.1:1234"):
+    for word in ("model", "cpu", "float32", "pipelined", "http://127.0.0.1:1234", "CUDA"):
         assert word in text
 
 
