@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import settings
 from safetensors.torch import load_file, save_file
 
 from photon.model.weights import Model, load_model
 
+torch.set_num_threads(1)  # as in the cpu device's worker: small products lose more to threads than they gain
 settings.register_profile("shared-cpu", deadline=None)  # other work on the machine is no failure
 settings.load_profile("shared-cpu")
 

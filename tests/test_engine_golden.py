@@ -43,7 +43,7 @@ def settings() -> Iterator[Any]:
         yield pytest.param(large, id=f"{device}-{depth}-alone-large", marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("setting", settings())
+@pytest.mark.parametrize("setting", list(settings()))
 def test_every_golden_case_equals_the_reference(
     setting: Setting, golden: dict[str, Any], golden_dir: Path, golden_model: Model, spatial_model: Model
 ) -> None:
