@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from engines import FlakyDevice, build, finish, oracle, outcome, query, requests, run, small, tick
 
-from photon import open_device
+from photon import Engine, open_device
 from photon.device.deferred import DeferredDevice
 from photon.observe import Mark, Span
 
@@ -180,6 +180,39 @@ def test_a_step_that_failed_leaves_no_half_span() -> None:
     broken = [spans for spans in observer.of_step().values() if ("host", "commit") not in spans]
     assert len(broken) == 1
     assert set(broken[0]) <= {("host", "plan"), ("host", "launch")}
+
+
+class Checksums:
+    """Compares what a slot's host blocks hold at the launch (masks: the sample) and at the commit of a step."""
+
+    def __init__(self) -> None:
+        self.engine: Engine | None = None
+        self.kept: dict[tuple[int, str], bytes] = {}
+        self.num_compared = 0
+
+    def on_span(self, span: Span) -> None:
+        groups = {"launch": ("step", "prompt", "crops"), "sample": ("masks",)}.get(span.name, ())
+        if self.engine is None or span.track != "host":
+            return
+        blocks = self.engine._runtime.slots[span.slot].blocks
+        for group in groups:
+            self.kept[span.step_id, group] = bytes(blocks[group].numpy())
+        if span.name == "commit":
+            for group in ("step", "prompt", "crops", "masks"):
+                self.num_compared += self.kept.pop((span.step_id, group)) == bytes(blocks[group].numpy())
+
+    def on_mark(self, mark: Mark) -> None: ...
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_step_owns_its_host_blocks_from_launch_to_commit(depth: int) -> None:
+    """pipeline_bugs 35-37, 41; I5, I15."""
+    checksums = Checksums()
+    with build(small(depth=depth), observers=[checksums]) as engine:
+        checksums.engine = engine
+        run(engine, requests())
+        assert checksums.num_compared == 4 * engine.stats()["steps"]
+    assert checksums.kept == {}
 
 
 # I13 -----------------------------------------------------------------------------------------------------

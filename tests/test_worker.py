@@ -148,7 +148,13 @@ class Trap:
 def test_a_post_during_a_post_does_not_block() -> None:
     """The collector may run anywhere, so also inside `post`, on the same thread."""
     machine = Machine()
-    Trap(machine.worker)
-    with machine.worker._lock:
-        gc.collect()
+
+    def collect() -> None:
+        Trap(machine.worker)
+        with machine.worker._lock:
+            gc.collect()
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    thread.join(timeout=30)
     assert machine.worker.num_pending == 1
