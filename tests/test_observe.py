@@ -183,7 +183,7 @@ def test_a_step_that_failed_leaves_no_half_span() -> None:
 
 
 class Checksums:
-    """Compares what a slot's host blocks hold at the launch (masks: the sample) and at the commit of a step."""
+    """Compares a slot's host blocks at the launch (masks: the sample) and at the commit of a step."""
 
     def __init__(self) -> None:
         self.engine: Engine | None = None
