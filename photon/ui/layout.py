@@ -89,7 +89,7 @@ def _build_settings() -> tuple[gr.Textbox, ...]:
     fields_of = partial(gr.Textbox, max_lines=1, min_width=96)
     with gr.Accordion("Settings", open=False, elem_id="settings"):
         with gr.Row():
-            temperature = fields_of("0", label="temperature", elem_id="temperature")
+            temperature = fields_of(label="temperature", placeholder="0", elem_id="temperature")
             top_p = fields_of(label="top_p", placeholder="1")
             seed = fields_of(label="seed", placeholder="random")
         with gr.Row():

@@ -229,13 +229,10 @@ class Playground:
         v = self.view
         reason = results.finish_reason(outcome)
         state = {"cancelled": "stopped", "error": "error"}.get(reason, "done")
-        words = "Stopped" if state == "stopped" else "Failed" if state == "error" else "Done"
         window = results.run_window(outcome.parts)
         return {
             **self._marks(outcome),
-            v.status: markup.status(
-                state, results.headline(outcome) or words, results.why_it_ended(outcome) + note
-            ),
+            v.status: markup.status(state, results.headline(outcome), results.why_it_ended(outcome) + note),
             v.numbers: markup.numbers(result["metrics"], self._engine.depth),
             v.json: result,
             v.window: f"{window.start_ns},{window.end_ns}" if window else "",

@@ -99,7 +99,9 @@ def run_window(parts: tuple[Part, ...]) -> _Window | None:
 
 
 def headline(outcome: Outcome) -> list[str]:
-    """The result in one plain sentence per label; empty for text tasks, whose text is the result."""
+    """The result in one plain sentence per label; for text, how much there is of it."""
+    if outcome.ask.task not in SPATIAL:
+        return [f"{outcome.num_tokens} tokens in {outcome.elapsed_ms / 1000:.1f} s"]
     return [f"{len(found)} found for '{label}'" for label, found in outcome.found.items()]
 
 
@@ -137,15 +139,17 @@ def python_call(ask: Ask) -> str:
         calls = [f'engine.{ask.task}(image, {label!r}{extra})["{key}"]' for label in ask.labels]
         remote = f"{'question' if ask.task == 'query' else 'object'}={ask.prompt!r}"
     lines = [
-        "from photon import Engine, EngineConfig, load_model, open_device",
+        "from photon import Engine, load_model, open_device",
         "",
-        'engine = Engine(load_model("assets/tiny"), open_device("cpu"), EngineConfig(depth=2))',
+        'engine = Engine(load_model("assets/tiny"), open_device("cpu"))',
+        'image = "picture.png"',
         *calls,
         "",
-        "# or over HTTP, from anywhere that reaches this page",
+        "# or over HTTP",
         "from gradio_client import Client, handle_file",
         "",
         'client = Client("http://127.0.0.1:7860")',
-        f'client.predict(image=handle_file("picture.png"), {remote}, api_name="/{ask.task}")',
+        'image = handle_file("picture.png")',
+        f'client.predict(image=image, {remote}, api_name="/{ask.task}")',
     ]
     return "\n".join(lines)
