@@ -18,10 +18,11 @@ _FIRST_TASK = "point"
 # The answer is text, never markup; what is copied is exactly what the model said.
 _COPY = """
 element.addEventListener('click', async (event) => {
-  const button = event.target.closest('button');
+  const button = event.target.closest('button'), answer = element.querySelector('pre');
   if (!button) return;
-  await navigator.clipboard.writeText(element.querySelector('pre').textContent);
-  button.textContent = 'Copied';
+  if (navigator.clipboard) await navigator.clipboard.writeText(answer.textContent);
+  else getSelection().selectAllChildren(answer);  // browsers give the clipboard to https and localhost only
+  button.textContent = navigator.clipboard ? 'Copied' : 'Selected';
   setTimeout(() => { button.textContent = 'Copy'; }, 1200);
 });
 """
