@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from engines import MAX_TICKS, assert_answer, audit, build, counters, oracle, requests, small, tick
@@ -75,16 +76,27 @@ def play(engine: Engine, arrivals: list[Arrival], rng: random.Random) -> list[tu
     raise AssertionError("the schedule does not end")
 
 
+def assert_counted(before: dict[str, Any], after: dict[str, Any], handles: list[Handle]) -> None:
+    """pipeline_bugs 6, 66: the engine's counts are the sums of what its requests were given."""
+    measured = [handle.metrics for handle in handles if handle.metrics is not None]
+    assert len(measured) == len(handles)
+    assert after["tokens"] - before["tokens"] == sum(m.output_tokens for m in measured)
+    assert after["zombie_rows"] - before["zombie_rows"] == sum(m.zombie_rows for m in measured)
+
+
 def check_schedules(first: int) -> None:
     """SCHEDULES_PER_ENGINE schedules, one after another, in one engine."""
     rng = random.Random(first)
     with build(random_config(rng), seed=first) as engine:
         start = counters(engine)
         for _ in range(SCHEDULES_PER_ENGINE):
-            for handle, index in play(engine, random_arrivals(rng), rng):
+            before = engine.stats()
+            played = play(engine, random_arrivals(rng), rng)
+            for handle, index in played:
                 assert_answer(handle, index)
             audit(engine)
             assert counters(engine) == start
+            assert_counted(before, engine.stats(), [handle for handle, _ in played])
 
 
 @pytest.mark.parametrize("seed", range(100))
