@@ -86,7 +86,8 @@ def _path(key: str, boxes: Iterable[Box], axis: str, opacity: float, dark: bool)
         "yref": axis,
         "fillcolor": colour,
         "opacity": opacity,
-        "line": {"width": 0},
+        # A hairline keeps spans narrower than a pixel visible; coordinates stay exact.
+        "line": {"width": 0.6 if opacity == 1 else 0, "color": colour},
         "name": key,
         "layer": "between",
     }
