@@ -169,10 +169,11 @@ def make_trace(
     window: tuple[int | None, int | None],
     dropped: int,
 ) -> Trace:
-    times = np.concatenate([spans["start_ns"], spans["end_ns"], marks["time_ns"]])
-    low, high = (int(times.min()), int(times.max())) if len(times) else (0, 0)
-    start = low if window[0] is None else window[0]
-    end = high if window[1] is None else window[1]
+    start, end = window
+    if start is None or end is None:
+        times = np.concatenate([spans["start_ns"], spans["end_ns"], marks["time_ns"]])
+        low, high = (int(times.min()), int(times.max())) if len(times) else (0, 0)
+        start, end = low if start is None else start, high if end is None else end
     touching = (spans["start_ns"] < end) & (spans["end_ns"] > start)
     instants = (
         (spans["start_ns"] == spans["end_ns"]) & (spans["start_ns"] >= start) & (spans["end_ns"] <= end)

@@ -166,7 +166,8 @@ class TraceStream:
     async def _events(self, request: Request, cursor: Cursor | None) -> AsyncIterator[bytes]:
         names, silent = 0, KEEPALIVE_S  # a first comment opens the stream at once
         reset = cursor is None
-        cursor = cursor or self.recorder.cursor_at(int(HISTORY_S * 1e9))
+        if cursor is None:  # a look at everything held, a tenth of a second for a full recorder
+            cursor = await asyncio.to_thread(self.recorder.cursor_at, int(HISTORY_S * 1e9))
         while not await request.is_disconnected():
             skipped = self._behind(cursor)
             start = Cursor(cursor.spans + skipped.spans, cursor.marks + skipped.marks)
