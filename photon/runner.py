@@ -220,8 +220,11 @@ class ModelRunner:
 
     @torch.inference_mode()
     def register_adapter(self, adapter_id: int, path: str, rank: int, names: tuple[str, ...]) -> None:
-        """Read an adapter's file once, so that `load_adapter` only copies."""
-        self.adapters[adapter_id] = Adapter(Path(path), rank, names).tensors()
+        """Bring an adapter's file onto the device once, so that `load_adapter` waits for nothing."""
+        tensors = Adapter(Path(path), rank, names).tensors()
+        self.adapters[adapter_id] = {
+            name: tensor.to(self.positions.device) for name, tensor in tensors.items()
+        }
 
     @torch.inference_mode()
     def load_adapter(self, lora_slot: int, adapter_id: int) -> None:

@@ -1,0 +1,55 @@
+"""The engine on a real card: the reference's tokens, and no hidden wait on the launch and sample path (I13)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_engine_golden import Setting, run
+
+from photon import Engine, EngineConfig, Request, open_device
+from photon.model.weights import Model
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.fixture
+def exact_float32() -> Iterator[None]:
+    """The reference ran in full float32 on a CPU; TF32 would move its near-ties."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.usefixtures("exact_float32")
+@pytest.mark.parametrize("depth", [1, 2])
+def test_query_and_caption_cases_equal_the_reference(
+    depth: int, golden: dict[str, Any], golden_dir: Path, golden_model: Model
+) -> None:
+    cases = [case for case in golden["cases"] if case["task"] not in ("point", "detect")]
+    run(cases, Setting("cuda", depth, 8), golden_model, golden_dir)
+
+
+def test_nothing_but_commit_waits_for_the_card(golden_dir: Path, golden_model: Model) -> None:
+    """Under sync debug mode any synchronising call of torch raises; the commit's event wait is not one."""
+    with Engine(golden_model, open_device("cuda"), EngineConfig(), threaded=False) as engine:
+        requests = [
+            Request("point", golden_dir / "image0.png", "dog"),
+            Request("caption", golden_dir / "image1.png", settings={"max_tokens": 8}),
+            Request("query", prompt="why?", settings={"max_tokens": 8, "temperature": 0.7, "seed": 1}),
+        ]
+        handles = [engine.submit(request) for request in requests]
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            engine.run_until_idle()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        for handle in handles:
+            handle.result(timeout=60)
