@@ -1,4 +1,4 @@
-"""The engine on a real card: the reference's tokens, and no hidden wait on the launch and sample path (I13)."""
+"""The engine on a real card: the reference's tokens, and no hidden wait in launch and sample (I13)."""
 
 from __future__ import annotations
 
