@@ -89,10 +89,11 @@ def test_a_row_draws_alone_as_it_draws_in_a_batch(rows: list[tuple[float, float,
 
 
 def test_two_logits_of_one_probability_do_not_change_a_greedy_row() -> None:
-    """In float32 both have probability 1/2 to the last bit; the larger still wins beside a sampling row."""
-    close = [[20.0, 20.000001907348633], [1.0, 2.0]]
-    ids = sample_top_p(torch.tensor(close), torch.tensor([0.0, 1.0]), torch.ones(2), torch.zeros(2))
-    assert ids[0] == sample_greedy(torch.tensor(close))[0] == 1
+    """One bit apart, they have the same probability in float32; the larger wins beside a sampling row too."""
+    low = torch.tensor(0.1)
+    logits = torch.stack((torch.stack((low, low.nextafter(torch.tensor(1.0)))), torch.tensor([1.0, 2.0])))
+    ids = sample_top_p(logits, torch.tensor([0.0, 1.0]), torch.ones(2), torch.zeros(2))
+    assert ids[0] == sample_greedy(logits)[0] == 1
 
 
 def test_frequencies_follow_the_probabilities() -> None:
