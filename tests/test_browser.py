@@ -198,10 +198,10 @@ def test_a_bad_setting_is_named_and_the_next_run_works(visitor: Visitor) -> None
     visitor.example("point")
     visitor.wait_for("done")
     visitor.page.click("#settings button")
-    visitor.page.fill("#temperature textarea", "-1")
+    visitor.page.fill("#temperature input", "-1")
     visitor.page.click("#run")
     assert "temperature" in visitor.wait_for("error")
-    visitor.page.fill("#temperature textarea", "0")
+    visitor.page.fill("#temperature input", "0")
     visitor.page.click("#run")
     assert "found" in visitor.wait_for("done")
 
