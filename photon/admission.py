@@ -43,6 +43,12 @@ class Admission:
         self._max_crops = max_crops
         self._scheduler = scheduler
         self._request_ids = itertools.count(1)
+        self._adapter_numbers = itertools.count(1)
+        self.adapter_ids: dict[str, int] = {}
+        """Loaded adapters by name; a name loaded again gets a new id."""
+
+    def new_adapter_id(self) -> int:
+        return next(self._adapter_numbers)
 
     def encode_image(self, image: Any) -> EncodedImage:
         """Decode and crop. Raises ImageError."""
@@ -61,7 +67,7 @@ class Admission:
             raise ImageError("The image was encoded for another model; give the picture itself.")
         return image
 
-    def prepare(self, request: Request, adapter_ids: dict[str, int]) -> Sequence:
+    def prepare(self, request: Request) -> Sequence:
         """The request as a waiting sequence.
 
         Raises:
@@ -72,13 +78,13 @@ class Admission:
         params = SamplingParams.from_settings(request.settings)
         check_vocabulary(request, self._model.config)
         skill = build(request, params, self._model.tokenizer, self._model.config.tokenizer)
-        if params.adapter is not None and params.adapter not in adapter_ids:
-            known = ", ".join(adapter_ids) or "none is"
+        if params.adapter is not None and params.adapter not in self.adapter_ids:
+            known = ", ".join(self.adapter_ids) or "none is"
             raise InvalidRequestError(f"There is no adapter {params.adapter!r}; loaded: {known}.")
         has_image = request.image is not None
         prefix = self._model.config.text.prefix_attn if has_image else 1
         sequence = Sequence(next(self._request_ids), skill, params, prefix)
-        sequence.adapter_id = None if params.adapter is None else adapter_ids[params.adapter]
+        sequence.adapter_id = None if params.adapter is None else self.adapter_ids[params.adapter]
         if reason := self._scheduler.never_fits(sequence):
             raise InvalidRequestError(reason)
         if has_image:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 from photon.handle import Handle
 from photon.sequence import Request
@@ -23,6 +23,16 @@ class Client(ABC):
     @abstractmethod
     def submit(self, request: Request) -> Handle:
         """Queue a request."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End; idempotent."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def query(
         self,

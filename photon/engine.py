@@ -23,7 +23,6 @@ requests of that step; one in commit, where the device reports its failures, end
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 from collections.abc import Sequence as Items
 from dataclasses import replace
@@ -43,8 +42,7 @@ from photon.residency import Residency
 from photon.roster import Roster
 from photon.runtime import Runtime
 from photon.scheduler import Scheduler, StepPlan
-from photon.sequence import FinishReason, Request, Sequence
-from photon.skills.base import Mask, Token
+from photon.sequence import FinishReason, Request
 from photon.tracer import Tracer
 from photon.worker import Worker
 
@@ -89,10 +87,14 @@ class Engine(Client):
         )
         self._tracer = Tracer(observers, device.now_ns)
         self._residency = Residency(self._runtime)
-        self._roster = Roster(self._residency, self._tracer, device.now_ns)
+        self._roster = Roster(
+            self._residency,
+            self._scheduler,
+            self._tracer,
+            eos_id=model.config.tokenizer.eos_id,
+            now_ns=device.now_ns,
+        )
         self._admission = Admission(model, self._scheduler, max_crops=self._runtime.shapes.crops)
-        self._adapter_ids: dict[str, int] = {}
-        self._adapter_numbers = itertools.count(1)
         self._depth = self.config.depth
         self._num_steps = self._num_zombie_rows = self._max_in_flight = 0
         self._worker = Worker(self.advance, self._end, threaded=threaded)
@@ -132,8 +134,8 @@ class Engine(Client):
         step = self._new_step(plan)
         self._tracer.host("plan", plan_start, step)
         launch_start = self._tracer.now()
+        self._roster.hold(step)
         try:
-            self._acquire(step)
             self._runtime.launch(step)
         except Exception as error:
             self._abandon(step, error)
@@ -150,7 +152,7 @@ class Engine(Client):
         """Masks from the state that the last commit left, then sampling and the copy to the host."""
         start = self._tracer.now()
         try:
-            self._runtime.sample(step, [self._mask_of(sequence) for sequence in step.rows])
+            self._runtime.sample(step, [self._roster.mask_of(sequence) for sequence in step.rows])
         except Exception as error:
             self._pipeline.abandon(step)
             self._abandon(step, error)
@@ -170,15 +172,13 @@ class Engine(Client):
             sequence.inflight_refs -= 1
             assert sequence.inflight_refs >= 0, "I3: committed more often than launched"
             if not sequence.finished:
-                self._deliver(sequence, token, step.step_id)
+                self._roster.deliver(sequence, token, step.step_id)
             self._roster.release_if_drained(sequence)
         self._num_zombie_rows += num_zombies
         if self._tracer:
             self._tracer.spans(self._runtime.device_spans(step, num_zombies))
         self._pipeline.end_commit(step)
         self._tracer.host("commit", commit_start, step, num_zombies)
-
-    # Parts of launch -----------------------------------------------------------------------------
 
     def _new_step(self, plan: StepPlan) -> Step:
         slot = self._pipeline.free_slot()
@@ -188,76 +188,23 @@ class Engine(Client):
         self._num_steps += 1
         return Step(self._num_steps, slot, plan.kind, plan.rows, padded)
 
-    def _acquire(self, step: Step) -> None:
-        """Take the refs, then what the rows need to run: a seat for new ones, pages for the others."""
-        for sequence in step.rows:
-            assert not sequence.finished, "I9: a finished sequence was planned"
-            assert sequence.inflight_refs < 2, "I3: more than two steps would hold one sequence"
-            assert sequence.num_launched < sequence.max_tokens, "I8: launched past max_tokens"
-            sequence.inflight_refs += 1
-        for sequence in step.rows:
-            if step.kind == "prefill":
-                self._roster.admit(sequence, step.step_id)
-            else:
-                self._residency.grow(sequence, self._scheduler.missing_pages(sequence))
-
     def _resolve_stall(self) -> None:
         """No row can go. With nothing in flight nothing will change: the youngest gives way to the others,
         or the last one ends with what it has. Preempted here alone, no page is fenced by a step in flight.
         """
         if not self._pipeline.is_empty or not self._roster.has_work:
             return
+        assert self._roster.running, "I11: the first waiting request does not fit an empty pool"
         if len(self._roster.running) > 1:
             self._roster.preempt_youngest()
         else:
-            assert self._roster.running, "I11: the first waiting request does not fit an empty pool"
             self._roster.finish(self._roster.running[0], FinishReason.LENGTH)
 
     def _abandon(self, step: Step, error: BaseException) -> None:
-        """A step that will not be committed: give back exactly its refs and end its requests.
-
-        The fence comes first, because part of the step may be enqueued and use what is given back.
-        """
+        """A step that will not be committed. The fence comes first: part of it may be enqueued already."""
         log.error("step %d failed", step.step_id, exc_info=error)
         self._runtime.fence()
-        held = [sequence for sequence in step.rows if sequence.inflight_refs]
-        for sequence in held:
-            sequence.inflight_refs -= 1
-        for sequence in step.rows:
-            if not sequence.finished:
-                self._roster.fail(sequence, error)
-            self._roster.release_if_drained(sequence)
-
-    # Parts of sample and commit ------------------------------------------------------------------
-
-    def _mask_of(self, sequence: Sequence) -> Mask:
-        """What the grammar allows next. A zombie's token will be dropped: its grammar is not asked (I9)."""
-        if sequence.finished:
-            return Mask.ANY
-        try:
-            return sequence.skill.mask()
-        except Exception as error:
-            self._roster.fail(sequence, error)
-            return Mask.ANY
-
-    def _deliver(self, sequence: Sequence, token: Token, step_id: int) -> None:
-        """One token: to the grammar, to the caller, and the question whether it was the last."""
-        try:
-            delta, is_last = sequence.skill.consume(token), sequence.skill.finished
-        except Exception as error:
-            self._roster.fail(sequence, error)
-            return
-        is_end = is_last and token.id == self.model.config.tokenizer.eos_id
-        self._roster.deliver(sequence, token, is_end=is_end, delta=delta, step_id=step_id)
-        if is_last:
-            self._roster.finish(sequence, FinishReason.STOP, step_id=step_id)
-        elif self._is_at_limit(sequence):
-            self._roster.finish(sequence, FinishReason.LENGTH, step_id=step_id)
-
-    def _is_at_limit(self, sequence: Sequence) -> bool:
-        """No further token may be launched: max_tokens, or the context is full (I8)."""
-        next_position = sequence.num_prefill_positions - 1
-        return len(sequence.tokens) >= sequence.max_tokens or next_position >= self._scheduler.max_context
+        self._roster.drop(step, error)
 
     # For callers ---------------------------------------------------------------------------------
 
@@ -271,7 +218,7 @@ class Engine(Client):
         arrival_ns = self.device.now_ns()
         if len(self._roster.waiting) + self._worker.num_pending >= self.config.max_waiting:
             raise InvalidRequestError(f"{self.config.max_waiting} requests are waiting; try again later.")
-        sequence = self._admission.prepare(request, self._adapter_ids)
+        sequence = self._admission.prepare(request)
 
         def cancel() -> None:
             with contextlib.suppress(EngineDeadError):
@@ -292,9 +239,9 @@ class Engine(Client):
         Raises CheckpointError when the file does not fit the model.
         """
         adapter = load_adapter(path, self.model.config, self.config.max_lora_rank)
-        adapter_id = next(self._adapter_numbers)
+        adapter_id = self._admission.new_adapter_id()
         self._worker.call(lambda: self._runtime.register_adapter(adapter_id, adapter))
-        self._adapter_ids[name] = adapter_id
+        self._admission.adapter_ids[name] = adapter_id
 
     @property
     def depth(self) -> int:
@@ -351,9 +298,3 @@ class Engine(Client):
         """End the engine: open requests fail, the device is closed; idempotent, blocks."""
         self._worker.stop(EngineDeadError("it was closed"))
         self.device.close()
-
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

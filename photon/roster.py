@@ -18,9 +18,11 @@ from typing import Any
 
 from photon.errors import EngineDeadError, RequestFailedError
 from photon.handle import Handle
+from photon.pipeline import Step
 from photon.residency import Residency
+from photon.scheduler import Scheduler
 from photon.sequence import FinishReason, Sequence
-from photon.skills.base import Token
+from photon.skills.base import Mask, Token
 from photon.tracer import Tracer
 
 
@@ -29,13 +31,23 @@ class Roster:
     rows and pages; admission looks at the first, idleness at the second.
     """
 
-    def __init__(self, residency: Residency, tracer: Tracer, now_ns: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        residency: Residency,
+        scheduler: Scheduler,
+        tracer: Tracer,
+        *,
+        eos_id: int,
+        now_ns: Callable[[], int],
+    ) -> None:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.zombies: set[Sequence] = set()
         self.num_tokens = 0
         self._handles: dict[int, Handle] = {}
         self._residency = residency
+        self._scheduler = scheduler
+        self._eos_id = eos_id
         self._tracer = tracer
         self._now_ns = now_ns
 
@@ -61,7 +73,21 @@ class Roster:
         self.waiting.append(sequence)
         self._tracer.mark("arrival", sequence.request_id, -1, handle.arrival_ns)
 
-    def admit(self, sequence: Sequence, step_id: int) -> None:
+    def hold(self, step: Step) -> None:
+        """Take the step's refs, then what its rows need to run: a seat for new ones, pages for the others."""
+        for sequence in step.rows:
+            assert not sequence.finished, "I9: a finished sequence was planned"
+            assert sequence.inflight_refs < 2, "I3: more than two steps would hold one sequence"
+            assert sequence.num_launched < sequence.max_tokens, "I8: launched past max_tokens"
+        for sequence in step.rows:  # all or none, so that `drop` gives back exactly this step's
+            sequence.inflight_refs += 1
+        for sequence in step.rows:
+            if step.kind == "prefill":
+                self._admit(sequence, step.step_id)
+            else:
+                self._residency.grow(sequence, self._scheduler.missing_pages(sequence))
+
+    def _admit(self, sequence: Sequence, step_id: int) -> None:
         """From waiting to running, with all it needs to be prefilled."""
         self.waiting.remove(sequence)
         self.running.append(sequence)
@@ -69,6 +95,15 @@ class Roster:
         now = self._now_ns()
         if self.handle(sequence).admitted(now):
             self._tracer.mark("admitted", sequence.request_id, step_id, now)
+
+    def drop(self, step: Step, error: BaseException) -> None:
+        """A step that will not be committed: give back exactly its refs, and end its requests."""
+        for sequence in step.rows:
+            sequence.inflight_refs -= 1
+        for sequence in step.rows:
+            if not sequence.finished:
+                self.fail(sequence, error)
+            self.release_if_drained(sequence)
 
     def preempt_youngest(self) -> None:
         """Back to the head of the line; the next prefill repeats what was generated. Nothing in flight."""
@@ -80,14 +115,36 @@ class Roster:
 
     # Tokens ----------------------------------------------------------------------------------------
 
-    def deliver(self, sequence: Sequence, token: Token, *, is_end: bool, delta: str, step_id: int) -> None:
-        """A committed token that the grammar has accepted. The end token is not part of the answer."""
-        if not is_end:
+    def mask_of(self, sequence: Sequence) -> Mask:
+        """What the grammar allows next. A zombie's token will be dropped: its grammar is not asked (I9)."""
+        if sequence.finished:
+            return Mask.ANY
+        try:
+            return sequence.skill.mask()
+        except Exception as error:
+            self.fail(sequence, error)
+            return Mask.ANY
+
+    def deliver(self, sequence: Sequence, token: Token, step_id: int) -> None:
+        """One committed token: to the grammar, to the caller, and the question whether it was the last.
+
+        The end token is consumed like any other, but is no part of the answer.
+        """
+        try:
+            delta, is_last = sequence.skill.consume(token), sequence.skill.finished
+        except Exception as error:
+            self.fail(sequence, error)
+            return
+        if not (is_last and token.id == self._eos_id):
             sequence.tokens.append(token)
             self.num_tokens += 1
         now = self._now_ns()
         is_first = self.handle(sequence).token(delta, now)
         self._tracer.mark("first_token" if is_first else "token", sequence.request_id, step_id, now)
+        if is_last:
+            self.finish(sequence, FinishReason.STOP, step_id=step_id)
+        elif self._scheduler.is_at_limit(sequence):
+            self.finish(sequence, FinishReason.LENGTH, step_id=step_id)
 
     # Ends ------------------------------------------------------------------------------------------
 

@@ -73,6 +73,11 @@ class Scheduler:
         """Pages to allocate before the next decode of this sequence."""
         return max(0, self.pages_for(sequence.next_position + 1) - len(sequence.pages))
 
+    def is_at_limit(self, sequence: Sequence) -> bool:
+        """After a commit: no further token may be launched, by max_tokens or by context (I8)."""
+        next_position = sequence.num_prefill_positions - 1
+        return len(sequence.tokens) >= sequence.max_tokens or next_position >= self.max_context
+
     def never_fits(self, sequence: Sequence) -> str | None:
         """Why this request can't ever run, as a sentence, or None."""
         if sequence.adapter_id is not None and not self.config.max_lora_slots:

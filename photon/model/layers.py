@@ -46,7 +46,7 @@ def merge_heads(x: Tensor) -> Tensor:
 
 
 def rotary_table(rotary_dim: int, max_context: int, theta: float = 10000.0) -> Tensor:
-    """Turns (max_context, rotary_dim) in float32: cosines, then sines, of position * theta^(-2j / rotary_dim)."""
+    """Turns (max_context, rotary_dim), float32: cosines, then sines, of position * theta^(-2j/rotary_dim)."""
     steps = torch.arange(0, rotary_dim, 2, dtype=torch.float32) / rotary_dim
     angles = torch.outer(torch.arange(max_context, dtype=torch.float32), theta**-steps)
     return torch.cat((angles.cos(), angles.sin()), dim=-1)
