@@ -137,7 +137,7 @@ def _box(place: dict[str, float], label: str, number: int, colour: str, size: tu
 
 def _tag(text: str, box: tuple[float, float, float], colour: str, size: tuple[int, int]) -> str:
     """A label above the box, or inside the picture where there is no room above."""
-    font = max(5.0, 7.5 * line_width(size))
+    font = max(5.0, 6 * line_width(size))
     room = max(3, int(size[0] / (font * _CHAR_WIDTH)) - 2)
     shown = text if len(text) <= room else text[: room - 1] + "…"
     width, height = font * (_CHAR_WIDTH * len(shown) + 0.9), font * 1.45
