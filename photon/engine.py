@@ -136,6 +136,7 @@ class Engine(Client):
         launch_start = self._tracer.now()
         self._roster.hold(step)
         try:
+            self._roster.equip(step)
             self._runtime.launch(step)
         except Exception as error:
             self._abandon(step, error)
@@ -181,9 +182,8 @@ class Engine(Client):
         self._tracer.host("commit", commit_start, step, num_zombies)
 
     def _new_step(self, plan: StepPlan) -> Step:
-        slot = self._pipeline.free_slot()
+        slot, count = self._pipeline.free_slot(), len(plan.rows)
         assert slot is not None, "I5: no free slot"
-        count = len(plan.rows)
         padded = self._runtime.row_bucket(count) if plan.kind == "decode" else count
         self._num_steps += 1
         return Step(self._num_steps, slot, plan.kind, plan.rows, padded)

@@ -74,13 +74,16 @@ class Roster:
         self._tracer.mark("arrival", sequence.request_id, -1, handle.arrival_ns)
 
     def hold(self, step: Step) -> None:
-        """Take the step's refs, then what its rows need to run: a seat for new ones, pages for the others."""
+        """Take the step's refs: of all its rows or, when the plan is wrong, of none."""
         for sequence in step.rows:
             assert not sequence.finished, "I9: a finished sequence was planned"
             assert sequence.inflight_refs < 2, "I3: more than two steps would hold one sequence"
             assert sequence.num_launched < sequence.max_tokens, "I8: launched past max_tokens"
-        for sequence in step.rows:  # all or none, so that `drop` gives back exactly this step's
+        for sequence in step.rows:
             sequence.inflight_refs += 1
+
+    def equip(self, step: Step) -> None:
+        """What the rows need to run: a seat for new ones, pages for the others. May fail half-way."""
         for sequence in step.rows:
             if step.kind == "prefill":
                 self._admit(sequence, step.step_id)
