@@ -286,7 +286,7 @@ def tables(engine: Engine) -> dict[str, int]:
     roster, device = engine._roster, engine.device
     assert isinstance(device, DeferredDevice)
     return counters(engine) | {
-        "adapters": len(engine._adapter_ids),
+        "adapters": len(engine._admission.adapter_ids),
         "holders": len(engine._residency.lora._holders),
         "owned": len(engine._residency.pool._owned),
         "zombies": len(roster.zombies),
