@@ -222,6 +222,30 @@ def test_a_stream_of_a_dead_engine_ends_with_the_cause() -> None:
     engine.close()
 
 
+class HastyDevice(DeferredDevice):
+    """Its tenth wait returns before anything has run, as a wait on a wrong event would."""
+
+    num_waits = 0
+
+    def run_until(self, targets: list[Any]) -> None:
+        self.num_waits += 1
+        if self.num_waits != 10:
+            super().run_until(targets)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_results_read_before_they_have_landed_are_never_believed(depth: int) -> None:
+    """pipeline_bugs 38: they are poisoned at launch, so nothing of an older step is there to be read."""
+    engine = build(small(depth=depth), device=HastyDevice())
+    handles = [engine.submit(request) for request in requests()]
+    finish(engine)
+    assert not engine.stats()["alive"]
+    for index, handle in enumerate(handles):
+        assert handle.tokens == oracle(index).tokens[: handle.num_tokens]
+    assert any("before their copy had landed" in str(handle.error) for handle in handles)
+    engine.close()
+
+
 def test_an_adapter_that_cannot_be_read_is_the_callers_problem_alone() -> None:
     with build(device=DyingDevice("register_adapter", 3)) as engine:
         with pytest.raises(Exception, match="out of memory"):
