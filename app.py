@@ -156,7 +156,7 @@ def build(engine: Engine, recorder: Recorder) -> gr.Blocks:
             with gr.Tab("Playground"):
                 playground = Playground(engine, read_examples(ASSETS / "examples.json"), SHOW_RUN_JS)
             with gr.Tab("About"):
-                about(engine, [*facts, ("cuda", cuda_note(engine))])
+                about(engine, [*facts, ("cuda", cuda_note(engine))], limits(engine))
         LiveTimeline(engine.device.name)
         endpoints(engine)
         demo.load(playground.get_depth, None, playground.depth, api_visibility="private", queue=False)
@@ -195,6 +195,19 @@ def describe(engine: Engine) -> list[tuple[str, str]]:
         ("batch", f"up to {engine.config.max_batch_size} rows"),
     ]
     return [(name, str(value)) for name, value in facts]
+
+
+def limits(engine: Engine) -> list[tuple[str, str]]:
+    """What is refused, for the About tab."""
+    from photon.images import MAX_PIXELS
+    from photon.ui.ask import MAX_LABELS
+
+    return [
+        ("picture", f"up to {MAX_PIXELS // 1_000_000} million pixels and {MAX_UPLOAD.upper()}"),
+        ("context", f"{engine.model.config.text.max_context} positions for picture, prompt and answer"),
+        ("labels", f"up to {MAX_LABELS} in one run, separated by commas"),
+        ("people", f"{MAX_QUEUE} requests may wait; one more is refused"),
+    ]
 
 
 def banner(engine: Engine, flags: argparse.Namespace, port: int) -> str:

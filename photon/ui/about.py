@@ -19,12 +19,13 @@ _NOTICE = (
 _LICENCE = "Apache-2.0. Model weights that you load yourself come with their own licence."
 
 
-def about(engine: Engine, facts: Sequence[tuple[str, str]]) -> None:
+def about(engine: Engine, facts: Sequence[tuple[str, str]], limits: Sequence[tuple[str, str]]) -> None:
     """Build the tab's content inside the current Blocks context."""
     config = engine.model.config
     parts = [
         _section("Running now", _table(facts)),
         _section("What the model can do", _limits(config.limits, config.vocabulary)),
+        _section("Limits", _table(limits)),
         _section("Versions", _table([(name, _version(name)) for name in _PACKAGES])),
         _section("Your data", f"<p>{escape(_DATA)}</p>"),
         _section("Licence", f"<p>{escape(_LICENCE)}</p>"),

@@ -72,6 +72,7 @@ def build_controls() -> Controls:
     prompt = gr.Textbox(
         FIRST_PROMPT[_FIRST_TASK],
         label=prompt_label(_FIRST_TASK),
+        placeholder=f"for example: {FIRST_PROMPT[_FIRST_TASK]}",
         max_lines=1,
         elem_id="prompt",
     )
