@@ -165,7 +165,8 @@ class Playground:
             if session.turn != turn:
                 return
             sentence = _sentence(error)
-            yield shown | self._failed(sentence)
+            headline = "Not run" if isinstance(error, InvalidRequestError) else "Failed"
+            yield shown | self._failed(headline, sentence)
             raise gr.Error(sentence, duration=8, print_exception=False) from None
         finally:
             session.end(turn)
@@ -239,8 +240,8 @@ class Playground:
             **self._buttons(running=False),
         }
 
-    def _failed(self, sentence: str) -> Updates:
-        status = markup.status("error", "Not run", sentence)
+    def _failed(self, headline: str, sentence: str) -> Updates:
+        status = markup.status("error", headline, sentence)
         return {self.view.status: status, **self._buttons(running=False)}
 
 
