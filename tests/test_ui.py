@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import re
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +20,7 @@ from photon.ui.ask import MAX_LABELS, TASKS, Ask, check_task, split_labels
 from photon.ui.examples import Example, picked, read_examples
 from photon.ui.exports import as_coco, as_yolo
 from photon.ui.image_input import is_animated, path_of
-from photon.ui.runs import Outcome, Part
+from photon.ui.runs import Outcome, Part, submit
 from photon.ui.session import Session
 from photon.ui.tasks import FIRST_PROMPT, prompt_update, settings_from
 
@@ -253,6 +256,53 @@ def test_only_the_current_turn_may_end_the_run() -> None:
     assert run.cancelled == 0
     session.end(turn)
     assert run.cancelled == 1
+
+
+class SlowEngine:
+    """Takes its time in submit, as a large picture does; remembers what it handed out."""
+
+    def __init__(self) -> None:
+        self.device = SimpleNamespace(now_ns=lambda: 0)
+        self.entered, self.go_on = threading.Event(), threading.Event()
+        self.handles: list[Cancellable] = []
+
+    def submit(self, request: Any) -> Cancellable:
+        self.entered.set()
+        assert self.go_on.wait(10)
+        self.handles.append(Cancellable())
+        return self.handles[-1]
+
+
+def test_who_leaves_while_the_picture_is_prepared_leaves_no_request_behind() -> None:
+    engine = SlowEngine()
+
+    async def leave() -> None:
+        work = asyncio.create_task(submit(engine, Ask("point", Image.new("RGB", (1, 1)), "a")))  # type: ignore[arg-type]
+        await asyncio.to_thread(engine.entered.wait, 10)
+        work.cancel()
+        engine.go_on.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await work
+        while not (engine.handles and engine.handles[0].cancelled):
+            await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(leave(), 10))
+    assert engine.handles[0].cancelled == 1
+
+
+def test_a_label_that_is_refused_takes_back_the_ones_before_it() -> None:
+    handles = [Cancellable()]
+
+    def refuse_the_second(request: Any) -> Cancellable:
+        if request.prompt == "b":
+            raise InvalidRequestError("b is refused")
+        return handles[0]
+
+    engine = SimpleNamespace(device=SimpleNamespace(now_ns=lambda: 0), submit=refuse_the_second)
+    ask = Ask("point", Image.new("RGB", (1, 1)), "a, b")
+    with pytest.raises(InvalidRequestError):
+        asyncio.run(submit(engine, ask))  # type: ignore[arg-type]
+    assert handles[0].cancelled == 1
 
 
 def test_an_example_is_found_only_by_a_valid_index() -> None:
