@@ -54,7 +54,7 @@ def test_a_stop_string_and_all_behind_it_are_never_shown(width: int) -> None:
     whole = sequential(TALK).result["answer"]
     assert len(whole) > 20
     with build() as engine:
-        for start in range(0, len(whole) - width, 3):
+        for start in range(0, len(whole) - width, 5):
             stop = whole[start : start + width]
             request = query(
                 "tell me more", picture(1), max_tokens=30, temperature=2.5, seed=8, stop=[stop, "never there"]
