@@ -85,6 +85,7 @@ class Admission:
         prefix = self._model.config.text.prefix_attn if has_image else 1
         sequence = Sequence(next(self._request_ids), skill, params, prefix)
         sequence.adapter_id = None if params.adapter is None else self.adapter_ids[params.adapter]
+        check_sequence(sequence, self._model.config)
         if reason := self._scheduler.never_fits(sequence):
             raise InvalidRequestError(reason)
         if has_image:
@@ -100,3 +101,12 @@ def check_vocabulary(request: Request, config: ModelConfig) -> None:
     if unknown := unknown_words(request.prompt, config.vocabulary):
         words = ", ".join(repr(word) for word in unknown[:5])
         raise InvalidRequestError(f"The model {config.name} does not know {words}. {config.limits}".strip())
+
+
+def check_sequence(sequence: Sequence, config: ModelConfig) -> None:
+    """Refuse what a caller's own skill could ask for that would end the engine and not the request."""
+    size = config.text.vocab_size
+    if not all(0 <= token.id < size for token in sequence.prompt):
+        raise InvalidRequestError(f"The skill's prompt has ids outside the model's vocabulary of {size}.")
+    if not sequence.prompt or sequence.max_tokens < 1:
+        raise InvalidRequestError("A skill needs a prompt and at least one token to answer with.")

@@ -115,6 +115,24 @@ def test_a_skill_that_cannot_be_built_fails_at_submit() -> None:
         assert run(engine, [requests()[0]]) == [oracle(0)]
 
 
+@pytest.mark.parametrize(
+    ("prompt", "max_tokens", "sentence"),
+    [([512], 5, "vocabulary of 512"), ([-1], 5, "vocabulary"), ([], 5, "a prompt"), ([1, 2], 0, "one token")],
+)
+def test_a_skill_that_asks_for_the_impossible_is_refused(
+    prompt: list[int], max_tokens: int, sentence: str
+) -> None:
+    """An id outside the vocabulary would be an index error on the device, the end of every request."""
+
+    def factory(params: SamplingParams, encoder: TextEncoder, ids: TokenizerConfig) -> Skill:
+        return TextSkill(encoder, ids, [Token(i) for i in prompt], key="answer", max_tokens=max_tokens)
+
+    with build() as engine:
+        with pytest.raises(InvalidRequestError, match=sentence):
+            engine.submit(Request(factory))
+        assert run(engine, [requests()[0]]) == [oracle(0)]
+
+
 def test_a_failing_stream_gives_its_text_and_then_the_error() -> None:
     with build() as engine:
         handle = engine.submit(faulty("consume", after=4))
