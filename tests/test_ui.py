@@ -113,7 +113,7 @@ def test_coordinates_are_clamped_and_ordered_once_for_json_and_drawing() -> None
 
 def test_zero_found_is_a_success_with_its_own_sentence() -> None:
     empty = outcome("point", Part("x", [], 1, "stop", False, metrics()), prompt="x")
-    assert results.headline(empty) == ["0 found for 'x'"]
+    assert results.counts(empty) == {"x": "0 found for 'x'"}
     assert results.as_json(empty)["points"] == []
 
 
@@ -183,6 +183,12 @@ def test_every_number_of_the_svg_lies_in_the_picture(size: tuple[int, int]) -> N
         values = [float(value) for value in re.findall(rf' {attribute}="([-\d.]+)"', svg)]
         assert values
         assert all(0 <= value <= limit + 1 for value in values), attribute
+
+
+def test_labels_have_different_colours_and_a_named_colour_is_its_own() -> None:
+    blue, red, other, also_red = markup.colours(["Blue cross", "red cross", "star", "red star"])
+    assert (blue, red) == ("#0b6bcb", "#e6194b")
+    assert len({blue, red, other, also_red}) == 4
 
 
 def test_line_width_follows_the_picture() -> None:

@@ -14,7 +14,7 @@ from PIL import Image
 from photon import overlay
 from photon.ui.ask import RESULT_KEY, SPATIAL
 from photon.ui.exports import as_coco, as_yolo
-from photon.ui.markup import colour
+from photon.ui.markup import colours
 from photon.ui.results import tidy
 from photon.ui.runs import Outcome
 
@@ -68,7 +68,7 @@ def burnt_in(outcome: Outcome) -> Image.Image:
     if outcome.ask.task not in SPATIAL:
         return image
     key = RESULT_KEY[outcome.ask.task]
-    for index, (label, found) in enumerate(outcome.found.items()):
+    for (label, found), colour in zip(outcome.found.items(), colours(outcome.found), strict=True):
         places = {key: [tidy(place) for place in found]}
-        image = overlay.draw(image, places, label=label, colour=colour(index))
+        image = overlay.draw(image, places, label=label, colour=colour)
     return image

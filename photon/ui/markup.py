@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape as _html_escape
 from typing import Any
 
@@ -17,6 +17,9 @@ from PIL import Image
 from photon.overlay import PALETTE
 from photon.ui.results import tidy
 
+_NAMED = dict(
+    zip(("red", "blue", "green", "orange", "purple", "teal", "pink", "olive"), PALETTE, strict=True)
+)
 MAX_DISPLAY_PX = 1600
 _CHAR_WIDTH = 0.58
 
@@ -73,8 +76,8 @@ def marks(found: Mapping[str, Sequence[Mapping[str, float]]], size: tuple[int, i
     """The top layer: points and boxes by label, each label in its own colour."""
     width, height = size
     groups = []
-    for index, (label, places) in enumerate(found.items()):
-        draw = [_mark(dict(place), label, n, colour(index), size) for n, place in enumerate(places, 1)]
+    for (label, places), colour in zip(found.items(), colours(found), strict=True):
+        draw = [_mark(dict(place), label, n, colour, size) for n, place in enumerate(places, 1)]
         groups.append(f'<g data-label="{escape(label)}">{"".join(draw)}</g>')
     return (
         f'<div class="pw-fit" style="{_fit(width, height)}">'
@@ -83,9 +86,17 @@ def marks(found: Mapping[str, Sequence[Mapping[str, float]]], size: tuple[int, i
     )
 
 
-def colour(index: int) -> str:
-    """The colour of the label typed at `index`; neighbours never share one."""
-    return PALETTE[index % len(PALETTE)]
+def colours(labels: Iterable[str]) -> list[str]:
+    """A colour per label, all different: the one its words name, or the next free one."""
+    labels = list(labels)
+    wanted = [
+        next((c for name, c in _NAMED.items() if name in label.lower().split()), "") for label in labels
+    ]
+    free = [c for c in PALETTE if c not in wanted]
+    chosen: list[str] = []
+    for colour in wanted:
+        chosen.append(colour if colour and colour not in chosen else free.pop(0) if free else PALETTE[0])
+    return chosen
 
 
 def _fit(width: int, height: int) -> str:
@@ -152,27 +163,26 @@ def _tag(text: str, box: tuple[float, float, float], colour: str, size: tuple[in
     )
 
 
-def status(state: str, headline: str | Sequence[str], detail: str = "") -> str:
+def status(state: str, headline: str, detail: str = "", counts: Mapping[str, str] | None = None) -> str:
     """The line under the picture. state: idle, busy, done, stopped or error.
 
-    A headline of several sentences is one per label, each with the label's colour before it.
+    counts: a sentence per label instead of the headline, each with the label's colour if there are several.
     """
     role = "alert" if state == "error" else "status"
     below = f'<p class="pw-detail">{escape(detail)}</p>' if detail else ""
+    above = _counts(counts) if counts else escape(headline)
     return (
         f'<div class="pw-status" data-state="{state}" role="{role}" aria-live="polite">'
-        f'<span class="pw-dot"></span><div><p class="pw-headline">{_headline(headline)}</p>{below}</div>'
-        "</div>"
+        f'<span class="pw-dot"></span><div><p class="pw-headline">{above}</p>{below}</div></div>'
     )
 
 
-def _headline(headline: str | Sequence[str]) -> str:
-    sentences = [headline] if isinstance(headline, str) else list(headline)
-    if len(sentences) == 1:
-        return escape(sentences[0])
+def _counts(counts: Mapping[str, str]) -> str:
+    if len(counts) == 1:
+        return "".join(map(escape, counts.values()))
     return "".join(
-        f'<span class="pw-label"><i style="background:{colour(index)}"></i>{escape(sentence)}</span>'
-        for index, sentence in enumerate(sentences)
+        f'<span class="pw-label"><i style="background:{colour}"></i>{escape(sentence)}</span>'
+        for sentence, colour in zip(counts.values(), colours(counts), strict=True)
     )
 
 

@@ -233,7 +233,12 @@ class Playground:
         window = results.run_window(outcome.parts)
         return {
             **self._marks(outcome),
-            v.status: markup.status(state, results.headline(outcome), results.why_it_ended(outcome) + note),
+            v.status: markup.status(
+                state,
+                results.amount(outcome),
+                results.why_it_ended(outcome) + note,
+                results.counts(outcome),
+            ),
             v.numbers: markup.numbers(result["metrics"], self._engine.depth),
             v.json: result,
             v.window: f"{window.start_ns},{window.end_ns}" if window else "",

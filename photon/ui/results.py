@@ -98,11 +98,15 @@ def run_window(parts: tuple[Part, ...]) -> _Window | None:
     return _Window(min(m.arrival_ns for m in known), max(m.finished_ns for m in known))
 
 
-def headline(outcome: Outcome) -> list[str]:
-    """The result in one plain sentence per label; for text, how much there is of it."""
-    if outcome.ask.task not in SPATIAL:
-        return [f"{outcome.num_tokens} tokens in {outcome.elapsed_ms / 1000:.1f} s"]
-    return [f"{len(found)} found for '{label}'" for label, found in outcome.found.items()]
+def counts(outcome: Outcome) -> dict[str, str]:
+    """The result in one plain sentence per label; empty for text tasks."""
+    return {label: f"{len(found)} found for '{label}'" for label, found in outcome.found.items()}
+
+
+def amount(outcome: Outcome) -> str:
+    """How much there is of a text."""
+    tokens = f"{outcome.num_tokens} token{'' if outcome.num_tokens == 1 else 's'}"
+    return f"{tokens} in {outcome.elapsed_ms / 1000:.1f} s"
 
 
 def why_it_ended(outcome: Outcome) -> str:
