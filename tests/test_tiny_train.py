@@ -53,7 +53,7 @@ def model(tokenizer: Tokenizer) -> Moondream:
 
 
 def stages(steps: int) -> tuple[Stage, ...]:
-    return tuple(replace(s, steps=steps, supply=SUPPLY, tokens=48) for s in STAGES)
+    return tuple(replace(s, steps=steps, supply=SUPPLY, packing=(2, 48)) for s in STAGES)
 
 
 def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
@@ -116,14 +116,15 @@ def test_packed_prompts_decode_like_each_prompt_alone(model: Moondream, tokenize
     image = reader.see(*crops([prepare(scene, config)]))
     asks = [prompts.ask_count(rng, scene), prompts.ask_color(rng, scene)]
     asks.append(prompts.ask_where(rng, scene, "detect"))
-    row = empty(100)
+    rows = [empty(60), empty(60)]
     for number, ask in enumerate(asks):
-        assert put(row, ask, number, encoder, config.text.prefix_attn, None)
-    hidden, _ = decode(model, image, tensors(stack([row])))
+        assert put(rows[number % 2], ask, number, encoder, config.text.prefix_attn, None)
+    hidden, _ = decode(model, image, tensors(stack(rows)))
     session = Session(reader, image, [(0, ask) for ask in asks], limit=4)
     for number, ask in enumerate(asks):
+        row = rows[number % 2]
         last = (row.prompt == number).nonzero()[0][len(encoder.prompt_ids(ask)) - 1]
-        assert torch.allclose(hidden[0, last], session.hidden[number], atol=1e-5)
+        assert torch.allclose(hidden[number % 2, last], session.hidden[number], atol=1e-5)
 
 
 @torch.no_grad()

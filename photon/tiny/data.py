@@ -234,7 +234,7 @@ def _put_things(row: Packed, ask: Ask, at: int, config: TokenizerConfig, rng: Ra
             at += 1
             row.ids[at], row.kind[at] = config.size_id, SIZE
             row.value[at] = fed(thing.w, 0.03 * thing.w), fed(thing.h, 0.03 * thing.h)
-    row.next_id[at], row.weight[at] = config.eos_id, 1.0
+    row.next_id[at], row.weight[at] = config.eos_id, 1.0 if ask.things else 2.0
 
 
 MIX = (
@@ -246,20 +246,21 @@ MIX = (
 )
 
 
-def pack(rng: Random, scene: Scene, length: int, encoder: Encoder, prefix: int) -> Packed:
-    """Fill a sequence with random prompts about a scene."""
-    row, number, misses = empty(length), 0, 0
+def pack(rng: Random, scene: Scene, shape: tuple[int, int], encoder: Encoder, prefix: int) -> list[Packed]:
+    """Fill rows of (rows, tokens) with random prompts about a scene."""
+    rows = [empty(shape[1]) for _ in range(shape[0])]
+    number, misses = 0, 0
     asks, weights = [m[0] for m in MIX], [m[1] for m in MIX]
     while misses < 3:
         if rng.random() < sum(weights):
             ask = rng.choices(asks, weights)[0](rng, scene)
         else:
             ask = prompts.ask_where(rng, scene, "point" if rng.random() < 0.55 else "detect")
-        if put(row, ask, number, encoder, prefix, rng):
+        if any(put(row, ask, number, encoder, prefix, rng) for row in rows):
             number += 1
         else:
             misses += 1
-    return row
+    return rows
 
 
 def stack(rows: Sequence[Packed]) -> dict[str, np.ndarray]:

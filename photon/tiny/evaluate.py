@@ -107,8 +107,7 @@ def judge(tally: Tally, scene: Scene, ask: Ask, answer: str | list[Box]) -> None
             add("caption exact", right)
             add(f"caption, {min(len(scene.things), 7)} things", right)
             return
-        name = {"count": "count exact", "exists": "yes or no"}.get(ask.topic, ask.topic)
-        add(name, answer == ask.text)
+        add(_text_metric(ask), answer == ask.text)
         if ask.topic == "count":
             add(f"count, truth {ask.text}", answer == ask.text)
         return
@@ -122,6 +121,15 @@ def judge(tally: Tally, scene: Scene, ask: Ask, answer: str | list[Box]) -> None
         add("point list exact", hits == len(truth) == len(answer))
     else:
         add("detect F1", 2 * matches(answer, truth, overlap), len(truth) + len(answer))
+
+
+def _text_metric(ask: Ask) -> str:
+    """Which row an answer in words belongs to."""
+    if ask.topic in ("color", "shape"):
+        if ask.text == "none":
+            return "absent: none"
+        return f"{ask.topic}, several" if " and " in ask.text else ask.topic
+    return {"count": "count exact", "exists": "yes or no"}[ask.topic]
 
 
 def measure(reader: Reader, config: ModelConfig, style: Style, count: int, seed: int) -> dict[str, float]:
@@ -140,7 +148,7 @@ def measure(reader: Reader, config: ModelConfig, style: Style, count: int, seed:
 
 def table(results: dict[str, dict[str, float]]) -> str:
     """Metrics as rows, styles as columns, the bar beside them."""
-    names = [*BARS, "yes or no", "point list exact"]
+    names = [*BARS, "absent: none", "yes or no", "color, several", "shape, several", "point list exact"]
     names += sorted({n for r in results.values() for n in r} - set(names))
     lines = [f"{'metric':<22}{'bar':>7}" + "".join(f"{style:>16}" for style in results)]
     for name in names:

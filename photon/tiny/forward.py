@@ -105,14 +105,30 @@ def token_embeddings(model: Moondream, batch: dict[str, Tensor]) -> Tensor:
     return x
 
 
-def packed_bias(prompt: Tensor, prefix: int) -> Tensor:
-    """(B, T) prompt numbers -> additive mask (B, 1, T, P + T) of suffix tokens.
-
-    A token sees the whole prefix, and its own prompt up to itself.
-    """
+def packed_bias(prompt: Tensor) -> Tensor:
+    """(rows, t) prompt numbers -> additive mask (rows, t, t): own prompt only, up to the token itself."""
     allowed = (prompt[:, :, None] == prompt[:, None, :]).tril()
-    own = torch.zeros(allowed.shape).masked_fill_(~allowed, -1e9)
-    return torch.cat((own.new_zeros(*prompt.shape, prefix), own), dim=-1)[:, None]
+    return torch.zeros(allowed.shape).masked_fill_(~allowed, -1e9)
+
+
+def attend_packed(
+    q: Tensor, own: tuple[Tensor, Tensor], prefix: tuple[Tensor, Tensor], bias: Tensor
+) -> Tensor:
+    """Attention of packed rows (B, H, T, K) over their image's prefix and, under `bias`, themselves.
+
+    T is C rows of t tokens; bias is (B * C, t, t); own and prefix are keys and values.
+    """
+    images, heads, length, width = q.shape
+    rows, step = bias.shape[0] // images, bias.shape[1]
+    q = (q / math.sqrt(width)).contiguous()
+    far = torch.bmm(q.view(-1, length, width), prefix[0].flatten(0, 1).transpose(1, 2))
+    own_k, own_v = (x.reshape(-1, step, width) for x in own)
+    near = torch.bmm(q.view(-1, step, width), own_k.transpose(1, 2))
+    near = near.view(images, heads, rows, step, step) + bias.view(images, 1, rows, step, step)
+    both = torch.cat((far.view(images, heads, rows, step, -1), near), dim=-1).softmax(-1)
+    seen = both[..., :-step].reshape(-1, length, far.shape[-1])
+    out = torch.bmm(seen, prefix[1].flatten(0, 1)).view(images, heads, length, width)
+    return out + torch.bmm(both[..., -step:].reshape(-1, step, step), own_v).view(out.shape)
 
 
 class Turn:
@@ -135,32 +151,31 @@ class Turn:
 
 
 def decode(model: Moondream, image: Tensor, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Embeddings (B, 64, D) and a packed batch -> raw last hidden (B, T, D), prefix states (B, P, D).
+    """Embeddings (B, 64, D), packed rows (B * C, t) -> last hidden (B * C, t, D), prefix states (B, P, D).
 
-    Prefix and suffix run side by side: prefix positions see each other, suffix tokens see the prefix and
-    what `packed_bias` allows. Nobody reads the prefix after the last block's keys, so it stops there.
+    Each image has C rows of packed prompts. Prefix positions see each other; a row sees its image's prefix
+    and what `packed_bias` allows. Nobody reads the prefix after the last block's keys, so it stops there.
     """
-    text, rows = model.text, image.shape[0]
+    text, images = model.text, image.shape[0]
     working = torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32
-    bos = text.wte[model.config.tokenizer.bos_id].expand(rows, 1, -1)
+    bos = text.wte[model.config.tokenizer.bos_id].expand(images, 1, -1)
     prefix = torch.cat((bos, image.to(bos.dtype)), dim=1).to(working)
-    suffix = token_embeddings(model, batch).to(working)
+    suffix = token_embeddings(model, batch).to(working).view(images, -1, text.config.dim)
     table = rotary_table(text.config.rotary_dim, text.config.max_context)
     near = Turn(table[None, None, : prefix.shape[1]], text.config.head_dim, working)
-    far = Turn(table[batch["position"]][:, None], text.config.head_dim, working)
-    bias = packed_bias(batch["prompt"], prefix.shape[1]).to(working)
+    far = Turn(table[batch["position"].view(images, -1)][:, None], text.config.head_dim, working)
+    bias = packed_bias(batch["prompt"]).to(working)
     states = prefix
     for i, block in enumerate(cast(list[TextBlock], text.blocks)):
         last = i + 1 == len(text.blocks)
         h, g = block.ln(prefix), block.ln(suffix)
         q, k, v = split_heads(block.attn.qkv(h), block.n_heads)
-        k = near(k)
+        k, v = near(k), v.contiguous()
         own_q, own_k, own_v = split_heads(block.attn.qkv(g), block.n_heads)
-        keys, values = torch.cat((k, far(own_k)), dim=2), torch.cat((v, own_v), dim=2)
-        mixed = merge_heads(attend(far(own_q), keys, values, bias))
-        suffix = suffix + block.attn.proj(mixed) + block.mlp(g)
+        mixed = attend_packed(far(own_q), (far(own_k), own_v), (k, v), bias)
+        suffix = suffix + block.attn.proj(merge_heads(mixed)) + block.mlp(g)
         if not last:
             prefix = prefix + block.attn.proj(merge_heads(attend(near(q), k, v))) + block.mlp(h)
         if i + 1 <= COUNT_LAYER and not last:
             states = prefix
-    return suffix, states
+    return suffix.view(*batch["ids"].shape, -1), states

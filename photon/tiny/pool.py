@@ -27,7 +27,7 @@ MULTI = Style(short_side=(130, 330), min_radius=0.055)
 
 @dataclass(frozen=True)
 class Supply:
-    """Per process and step: scenes in a batch, scenes drawn anew, and how many the pool keeps."""
+    """Per step of all processes: scenes in a batch, scenes drawn anew, and how many the pools keep."""
 
     singles: int
     multis: int
@@ -37,6 +37,18 @@ class Supply:
     keep_multis: int = 500
     crowded: float = 0.0
     """Share of scenes with four to nine things of free kinds."""
+
+    def share(self, processes: int) -> Supply:
+        """What one of `processes` draws."""
+        return Supply(
+            max(1, self.singles // processes),
+            max(1, self.multis // processes),
+            self.fresh_singles / processes,
+            self.fresh_multis / processes,
+            max(1, self.keep_singles // processes),
+            max(1, self.keep_multis // processes),
+            self.crowded,
+        )
 
 
 class Pool:
@@ -65,6 +77,10 @@ class Pool:
             style = replace(style, min_things=4, max_things=9, palettes=False)
         elif rng.random() < 0.25:
             style = replace(style, min_things=4, max_things=7)
+        elif rng.random() < 0.09:
+            style = replace(style, max_things=2, min_radius=0.22, max_radius=0.46)
+        elif self.style is MULTI and rng.random() < 0.09:
+            style = replace(style, min_radius=0.035, max_radius=0.09)
         return prepare(draw_scene(rng.getrandbits(60), style), self.config)
 
 
@@ -99,11 +115,12 @@ class Source:
             list(self.multis.samples), self.supply.multis
         )
 
-    def prompts(self, step: int, samples: list[Sample], length: int) -> dict[str, Tensor]:
-        """Random prompts about the scenes, packed to (B, length)."""
+    def prompts(self, step: int, samples: list[Sample], shape: tuple[int, int]) -> dict[str, Tensor]:
+        """Random prompts about the scenes, packed to (B * rows, tokens) for a shape (rows, tokens)."""
         rng = Random(f"{self.key}/{step}/prompts")
         prefix = self.config.text.prefix_attn
-        return tensors(stack([pack(rng, s.scene, length, self.encoder, prefix) for s in samples]))
+        packed = [row for s in samples for row in pack(rng, s.scene, shape, self.encoder, prefix)]
+        return tensors(stack(packed))
 
 
 def tensors(arrays: dict) -> dict[str, Tensor]:

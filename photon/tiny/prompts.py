@@ -150,9 +150,9 @@ def ask_caption(rng: Random, scene: Scene) -> Ask:
 
 def ask_count(rng: Random, scene: Scene) -> Ask:
     """How many of something; larger numbers are preferred because they are rarer."""
-    options = [any_phrase(rng, scene.things, 0.18) for _ in range(2)]
+    options = [any_phrase(rng, scene.things, 0.22) for _ in range(2)]
     counts = [len(o.match(scene.things)) for o in options]
-    pick = counts.index(max(counts)) if rng.random() < 0.5 else 0
+    pick = counts.index(max(counts)) if rng.random() < 0.4 else 0
     words = (
         "how many {} are there?",
         "how many {}?",

@@ -61,7 +61,7 @@ class Style:
     """Long side / short side; half of the scenes are upright."""
     min_things: int = 1
     max_things: int = 6
-    min_radius: float = 0.08
+    min_radius: float = 0.09
     max_radius: float = 0.25
     palettes: bool = True
     """Draw most scenes from few kinds, so that counts above one occur."""
@@ -196,7 +196,8 @@ class _Pen:
         width = max(1, round(radius * self.line_share)) if self.line else 0
         points = outline(rng, kind[0])
         if self.unsteady:
-            points = wobble(rng, points, self.unsteady)
+            round_ish = kind[0] in ("circle", "hexagon")
+            points = wobble(rng, points, self.unsteady * (0.5 if round_ish else 1.0))
         points = points * (radius - width / 2) + (x, y)
         self._stroke(image, points, fill, width)
         grow = width / 2 if self._line_shows(behind) else -width / 2

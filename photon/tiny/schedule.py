@@ -22,9 +22,12 @@ class Stage:
     adam_rate: float
     hold: float = 0.4
     floor: float = 0.02
+    vision_share: float = 1.0
+    """Factor on the rates of the encoder."""
     widen: bool = False
     """Start with wider targets around coordinate bins."""
-    tokens: int = 112
+    packing: tuple[int, int] = (3, 56)
+    """Rows of packed prompts per image, and tokens per row."""
 
     def rate(self, step: int) -> float:
         """Factor on both learning rates."""
@@ -42,7 +45,7 @@ STAGES: tuple[Stage, ...] = (
     Stage(
         name="vision",
         steps=2400,
-        supply=Supply(9, 1, 2.5, 0.3, 1500, 300, crowded=0.8),
+        supply=Supply(18, 2, 5.0, 0.6, 3000, 600, crowded=0.8),
         vision=True,
         decoder=False,
         muon_rate=0.02,
@@ -51,22 +54,25 @@ STAGES: tuple[Stage, ...] = (
     ),
     Stage(
         name="decoder",
-        steps=4500,
-        supply=Supply(8, 4, 2.0, 1.2, 1500, 700),
+        steps=2000,
+        supply=Supply(12, 6, 2.0, 1.1, 2000, 900),
         vision=False,
         decoder=True,
         muon_rate=0.02,
         adam_rate=2e-3,
+        hold=0.75,
+        floor=0.7,
         widen=True,
     ),
     Stage(
         name="joint",
-        steps=1500,
-        supply=Supply(8, 2, 2.5, 0.6, 1500, 400),
+        steps=2400,
+        supply=Supply(12, 4, 3.0, 1.0, 2000, 500, crowded=0.25),
         vision=True,
         decoder=True,
-        muon_rate=0.004,
-        adam_rate=4e-4,
-        hold=0.1,
+        muon_rate=0.012,
+        adam_rate=1.2e-3,
+        hold=0.15,
+        floor=0.01,
     ),
 )
