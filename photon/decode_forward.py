@@ -83,6 +83,8 @@ class DecodeForward:
 
         `example` has at least two rows and pages (a size of 1 would be taken for a broadcast), and its KV
         positions are written. The executor's own re-specialisation is off: it would stall the first steps.
+        TorchScript keeps what it has recorded, some 4 MB, until the process ends; on the cpu device that is
+        the worker's end.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch.jit is deprecated in favour of compilers we can't ship
