@@ -62,7 +62,8 @@ def test_a_question_is_never_split() -> None:
 
 
 def test_each_label_becomes_one_request_with_the_same_settings() -> None:
-    requests = Ask("detect", Image.new("RGB", (1, 1)), "cat, dog", settings={"seed": 1}).requests()
+    picture = Image.new("RGB", (1, 1))
+    requests = Ask("detect", picture, "cat, dog", settings={"seed": 1}).requests(picture)
     assert [(r.skill, r.prompt, dict(r.settings)) for r in requests] == [
         ("detect", "cat", {"seed": 1}),
         ("detect", "dog", {"seed": 1}),

@@ -38,12 +38,10 @@ class Ask:
     def size(self) -> tuple[int, int]:
         return self.image.size
 
-    def requests(self) -> list[Request]:
-        """One engine request per label, in the order typed."""
+    def requests(self, image: Any) -> list[Request]:
+        """One engine request per label, in the order typed; `image` is the picture, or it encoded."""
         return [
-            Request(
-                skill=self.task, image=self.image, prompt=label, length=self.length, settings=self.settings
-            )
+            Request(skill=self.task, image=image, prompt=label, length=self.length, settings=self.settings)
             for label in self.labels
         ]
 

@@ -145,7 +145,9 @@ def _submit(engine: Engine, ask: Ask) -> Run:
     started_ns = engine.device.now_ns()
     handles: list[Any] = []
     try:
-        for request in ask.requests():
+        # Several labels share one encoded picture, so that the encoder runs once for all of them.
+        image = engine.encode_image(ask.image) if len(ask.labels) > 1 else ask.image
+        for request in ask.requests(image):
             handles.append(engine.submit(request))
     except BaseException:
         for handle in handles:
