@@ -305,7 +305,9 @@ def test_a_label_that_is_refused_takes_back_the_ones_before_it() -> None:
             raise InvalidRequestError("b is refused")
         return handles[0]
 
-    engine = SimpleNamespace(device=SimpleNamespace(now_ns=lambda: 0), submit=refuse_the_second)
+    engine = SimpleNamespace(
+        device=SimpleNamespace(now_ns=lambda: 0), submit=refuse_the_second, encode_image=lambda image: image
+    )
     ask = Ask("point", Image.new("RGB", (1, 1)), "a, b")
     with pytest.raises(InvalidRequestError):
         asyncio.run(submit(engine, ask))  # type: ignore[arg-type]
