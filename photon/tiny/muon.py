@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +29,7 @@ class Muon(torch.optim.Optimizer):
 
     def __init__(
         self,
-        params: Iterable[Tensor] | Iterable[dict[str, Any]],
+        params: Iterable[Tensor],
         lr: float = 0.02,
         momentum: float = 0.95,
         weight_decay: float = 0.02,

@@ -37,6 +37,8 @@ class Supply:
     keep_multis: int = 500
     crowded: float = 0.0
     """Share of scenes with four to nine things of free kinds."""
+    alike: float = 0.0
+    """Share of the crowded scenes that hold circles and hexagons only, the hardest to tell apart."""
 
     def share(self, processes: int) -> Supply:
         """What one of `processes` draws."""
@@ -48,6 +50,7 @@ class Supply:
             max(1, self.keep_singles // processes),
             max(1, self.keep_multis // processes),
             self.crowded,
+            self.alike,
         )
 
 
@@ -55,10 +58,11 @@ class Pool:
     """Scenes of one group, oldest first."""
 
     def __init__(
-        self, config: ModelConfig, key: str, style: Style, *, size: int, fresh: float, crowded: float
+        self, config: ModelConfig, key: str, style: Style, supply: Supply, *, size: int, fresh: float
     ) -> None:
         self.config, self.key, self.style = config, key, style
-        self.size, self.fresh, self.crowded = size, fresh, crowded
+        self.size, self.fresh = size, fresh
+        self.crowded, self.alike = supply.crowded, supply.alike
         self.samples: deque[Sample] = deque(maxlen=size)
         self.made = -1
 
@@ -75,6 +79,8 @@ class Pool:
         style = self.style
         if rng.random() < self.crowded:
             style = replace(style, min_things=4, max_things=9, palettes=False)
+            if rng.random() < self.alike:
+                style = replace(style, shapes=("circle", "hexagon"))
         elif rng.random() < 0.25:
             style = replace(style, min_things=4, max_things=7)
         elif rng.random() < 0.09:
@@ -89,22 +95,9 @@ class Source:
 
     def __init__(self, config: ModelConfig, encoder: Encoder, supply: Supply, key: str) -> None:
         self.config, self.encoder, self.supply, self.key = config, encoder, supply, key
-        self.singles = Pool(
-            config,
-            f"{key}/single",
-            SINGLE,
-            size=supply.keep_singles,
-            fresh=supply.fresh_singles,
-            crowded=supply.crowded,
-        )
-        self.multis = Pool(
-            config,
-            f"{key}/multi",
-            MULTI,
-            size=supply.keep_multis,
-            fresh=supply.fresh_multis,
-            crowded=supply.crowded,
-        )
+        few, many = (supply.keep_singles, supply.fresh_singles), (supply.keep_multis, supply.fresh_multis)
+        self.singles = Pool(config, f"{key}/single", SINGLE, supply, size=few[0], fresh=few[1])
+        self.multis = Pool(config, f"{key}/multi", MULTI, supply, size=many[0], fresh=many[1])
 
     def draw(self, step: int) -> list[Sample]:
         """The scenes of one step."""

@@ -73,17 +73,28 @@ class Session:
         prompts = [reader.encoder.prompt_ids(ask) for _, ask in asks]
         longest = max(map(len, prompts))
         ids = torch.tensor([p + [0] * (longest - len(p)) for p in prompts])
-        image = images[[i for i, _ in asks]].float()
-        bos = self.model.text.wte[self.config.bos_id].expand(len(asks), 1, -1)
-        self.prefix = image.shape[1] + 1
-        room = self.prefix + longest + limit
+        self.prefix = images.shape[1] + 1
+        used, row_of = torch.tensor([i for i, _ in asks]).unique(return_inverse=True)
+        known = self._read_images(images[used].float())[:, :, row_of]
+        self.cache = self._room(len(asks), self.prefix + longest + limit)
+        self.cache[..., : self.prefix, :] = known
+        position = self.prefix + torch.arange(longest).expand(len(asks), -1)
+        states = self._forward(self.model.text.embed(ids), position)
+        lengths = torch.tensor([len(p) for p in prompts])
+        self.length = self.prefix + lengths
+        self.hidden = states[torch.arange(len(asks)), lengths - 1]
+
+    def _room(self, rows: int, length: int) -> Tensor:
+        """An empty cache (L, 2, R, H, C, K)."""
         text = self.model.config.text
-        self.cache = torch.zeros(text.n_layers, 2, len(asks), text.n_heads, room, text.head_dim)
-        x = torch.cat((bos, image, self.model.text.embed(ids)), dim=1)
-        position = torch.arange(x.shape[1]).expand(len(asks), -1)
-        states = self._forward(x, position)
-        self.length = self.prefix + torch.tensor([len(p) for p in prompts])
-        self.hidden = states[torch.arange(len(asks)), self.length - 1]
+        return torch.zeros(text.n_layers, 2, rows, text.n_heads, length, text.head_dim)
+
+    def _read_images(self, images: Tensor) -> Tensor:
+        """Keys and values of BOS and each image: (L, 2, B, H, P, K)."""
+        bos = self.model.text.wte[self.config.bos_id].expand(len(images), 1, -1)
+        self.cache = self._room(len(images), self.prefix)
+        self._forward(torch.cat((bos, images), dim=1), torch.arange(self.prefix).expand(len(images), -1))
+        return self.cache
 
     def _forward(self, x: Tensor, position: Tensor) -> Tensor:
         """Run tokens (R, t, D) at their positions (R, t), filling the cache."""

@@ -65,6 +65,7 @@ class Style:
     max_radius: float = 0.25
     palettes: bool = True
     """Draw most scenes from few kinds, so that counts above one occur."""
+    shapes: tuple[str, ...] = SHAPES
 
 
 MIN_ORDER_GAP = 0.02
@@ -102,10 +103,10 @@ def _count(rng: Random, style: Style) -> int:
 
 def _kinds(rng: Random, style: Style, count: int) -> list[Kind]:
     """Shapes and colours of the objects: from one to three kinds, one shape, one colour, or free."""
-    free = [(rng.choice(SHAPES), rng.choice(COLORS)) for _ in range(count)]
+    free = [(rng.choice(style.shapes), rng.choice(COLORS)) for _ in range(count)]
     roll = rng.random() if style.palettes else 1.0
     if roll < 0.55:
-        palette = [(rng.choice(SHAPES), rng.choice(COLORS)) for _ in range(rng.randint(1, 3))]
+        palette = [(rng.choice(style.shapes), rng.choice(COLORS)) for _ in range(rng.randint(1, 3))]
         return [rng.choice(palette) for _ in range(count)]
     if roll < 0.68:
         return [(free[0][0], color) for _, color in free]

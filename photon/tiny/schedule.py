@@ -22,8 +22,6 @@ class Stage:
     adam_rate: float
     hold: float = 0.4
     floor: float = 0.02
-    vision_share: float = 1.0
-    """Factor on the rates of the encoder."""
     widen: bool = False
     """Start with wider targets around coordinate bins."""
     packing: tuple[int, int] = (3, 56)
@@ -66,8 +64,8 @@ STAGES: tuple[Stage, ...] = (
     ),
     Stage(
         name="joint",
-        steps=2400,
-        supply=Supply(12, 4, 3.0, 1.0, 2000, 500, crowded=0.25),
+        steps=2500,
+        supply=Supply(12, 4, 3.0, 1.0, 2000, 500, crowded=0.4, alike=0.7),
         vision=True,
         decoder=True,
         muon_rate=0.012,

@@ -16,7 +16,6 @@ import argparse
 import json
 import multiprocessing
 import os
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -96,10 +95,7 @@ class Trainer:
         state.model.region.size_features.requires_grad_(False)
         self.optimizers = make_optimizers(state, stage)
         for optimizer, saved in zip(self.optimizers, resumed or [], strict=False):
-            shares = [group["share"] for group in optimizer.param_groups]
             optimizer.load_state_dict(saved)
-            for group, share in zip(optimizer.param_groups, shares, strict=True):
-                group["share"] = share
         key = f"{self.seed}/{self.rank}/{stage.name}"
         source = Source(state.model.config, self.encoder, stage.supply.share(self.ranks), key)
         while state.step < stage.steps:
@@ -121,7 +117,7 @@ class Trainer:
         self._average_gradients()
         for optimizer, rate in zip(self.optimizers, (stage.muon_rate, stage.adam_rate), strict=True):
             for group in optimizer.param_groups:
-                group["lr"] = rate * stage.rate(step) * group["share"]
+                group["lr"] = rate * stage.rate(step)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         state.cpu_s += (cpu_seconds() - before) * self.ranks
@@ -187,7 +183,7 @@ class Trainer:
             return None
         saved = torch.load(path, weights_only=True)
         self.state.model.load_state_dict(saved["model"])
-        self.state.aux.load_state_dict(saved["aux"], strict=False)
+        self.state.aux.load_state_dict(saved["aux"])
         self.state.stage, self.state.step, self.state.cpu_s = saved["where"]
         if self.state.step >= self.stages[self.state.stage].steps:
             self.state.stage, self.state.step = self.state.stage + 1, 0
@@ -218,23 +214,15 @@ def select(stage: Stage) -> tuple[str, ...]:
 
 
 def make_optimizers(state: State, stage: Stage) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of blocks and projection, AdamW for the rest; the encoder apart."""
-    groups: dict[tuple[bool, bool], list[nn.Parameter]] = defaultdict(list)
+    """Muon for the matrices of blocks and projection, AdamW for everything else."""
+    matrices: list[nn.Parameter] = []
+    rest: list[nn.Parameter] = []
     for name, p in named_parameters(state):
         if p.requires_grad:
-            matrix = p.ndim == 2 and (".blocks." in name or ".proj_mlp." in name)
-            groups[matrix, name.startswith("vision.")].append(p)
-
-    def made(matrix: bool) -> list[dict[str, Any]]:
-        shares = ((True, stage.vision_share), (False, 1.0))
-        return [
-            {"params": groups[matrix, vision], "share": share}
-            for vision, share in shares
-            if groups[matrix, vision]
-        ]
-
-    adam = torch.optim.AdamW(made(False), lr=stage.adam_rate, betas=(0.9, 0.98), weight_decay=0.02)
-    return [Muon(made(True), lr=stage.muon_rate), adam]
+            inner = p.ndim == 2 and (".blocks." in name or ".proj_mlp." in name)
+            (matrices if inner else rest).append(p)
+    adam = torch.optim.AdamW(rest, lr=stage.adam_rate, betas=(0.9, 0.98), weight_decay=0.02)
+    return [Muon(matrices, lr=stage.muon_rate), adam]
 
 
 def work(rank: int, ranks: int, out: Path, stages: tuple[Stage, ...], seed: int) -> None:
