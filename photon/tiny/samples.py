@@ -18,7 +18,7 @@ SAMPLES: dict[str, tuple[int, Style]] = {
     "night_mix.png": (1017, LARGE),
     "badges.jpg": (1025, LARGE),
     "column_of_circles.jpg": (1029, LARGE),
-    "doodles.png": (1030, LARGE),
+    "doodles.png": (1033, LARGE),
     "crosses_on_green.jpg": (1004, LARGE),
     "small.png": (21, Style(min_things=3)),
 }
