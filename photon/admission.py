@@ -6,7 +6,7 @@ Runs on the caller's thread, so that decoding an image or refusing a prompt neve
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -76,7 +76,7 @@ class Admission:
         if not isinstance(request.prompt, str):
             raise InvalidRequestError("The prompt must be text.")
         params = SamplingParams.from_settings(request.settings)
-        check_vocabulary(request, self._model.config)
+        request = in_vocabulary(request, self._model.config)
         skill = build(request, params, self._model.tokenizer, self._model.config.tokenizer)
         if params.adapter is not None and params.adapter not in self.adapter_ids:
             known = ", ".join(self.adapter_ids) or "none is"
@@ -94,13 +94,17 @@ class Admission:
         return sequence
 
 
-def check_vocabulary(request: Request, config: ModelConfig) -> None:
-    """Refuse words that a model of few words has never seen, instead of answering noise."""
-    if not config.vocabulary or request.skill == "caption":
-        return
+def in_vocabulary(request: Request, config: ModelConfig) -> Request:
+    """The request as a model of few words has learned to read it: in lower case.
+
+    Raises InvalidRequestError for words it has never seen, instead of answering noise.
+    """
+    if not config.vocabulary or request.skill == "caption" or not isinstance(request.prompt, str):
+        return request
     if unknown := unknown_words(request.prompt, config.vocabulary):
         words = ", ".join(repr(word) for word in unknown[:5])
         raise InvalidRequestError(f"The model {config.name} does not know {words}. {config.limits}".strip())
+    return replace(request, prompt=request.prompt.lower())
 
 
 def check_sequence(sequence: Sequence, config: ModelConfig) -> None:
