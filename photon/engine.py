@@ -189,8 +189,9 @@ class Engine(Client):
         return Step(self._num_steps, slot, plan.kind, plan.rows, padded)
 
     def _resolve_stall(self) -> None:
-        """No row can go. With nothing in flight nothing will change: the youngest gives way to the others,
-        or the last one ends with what it has. Preempted here alone, no page is fenced by a step in flight.
+        """With nothing in flight and no row that can go, the youngest gives way or the last one ends.
+
+        Preempted here alone, no page is fenced by a step in flight.
         """
         if not self._pipeline.is_empty or not self._roster.has_work:
             return

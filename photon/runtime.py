@@ -1,7 +1,7 @@
 """Runtime: what each verb of a tick enqueues on the device's two streams.
 
     launch   compute: upload, forward (or vision, prefill)                       -> forward_done
-    sample   copy:    masks -> masks_ready     compute: (masks_ready) sample     -> sampled
+    sample   copy:    masks, if new            compute: (masks_ready) sample     -> sampled
              copy:    (sampled) fetch                                            -> copied
     wait     host:    copied                   the only place where the host waits (I13)
 
@@ -107,10 +107,7 @@ class Runtime:
     def sample(self, step: Step, masks: list[Mask]) -> None:
         """Upload the masks beside the forward, sample behind it, and copy the results to the host."""
         slot, compute, copy = self.slots[step.slot], self.device.compute, self.device.copy
-        stage_masks(slot, step, masks)
-        copy.enqueue(Work("upload_masks", (slot.index,)), label="h2d")
-        copy.record_event(slot.masks_ready)
-        compute.wait_event(slot.masks_ready)
+        self._upload_masks(slot, [*masks, *[Mask.ANY] * step.padding])
         compute.record_event(slot.sample_started)
         is_greedy = all(sequence.params.temperature == 0 for sequence in step.rows)
         args = (slot.index, step.padded_rows, is_greedy, has_spatial(step))
@@ -120,6 +117,17 @@ class Runtime:
         copy.record_event(slot.copy_started)
         copy.enqueue(Work("fetch", (slot.index,)), label="d2h")
         copy.record_event(slot.copied)
+
+    def _upload_masks(self, slot: DecodeSlot, masks: list[Mask]) -> None:
+        """On the copy stream, beside the forward; not at all when the device holds them already."""
+        if slot.uploaded_masks[: len(masks)] == masks:
+            return
+        slot.uploaded_masks = []  # unknown, should the next lines fail
+        stage_masks(slot, masks)
+        self.device.copy.enqueue(Work("upload_masks", (slot.index,)), label="h2d")
+        self.device.copy.record_event(slot.masks_ready)
+        self.device.compute.wait_event(slot.masks_ready)
+        slot.uploaded_masks = masks
 
     def wait(self, step: Step) -> None:
         """Block until the step's results are on the host. Raises DeviceError."""

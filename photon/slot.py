@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from photon.device.base import Device, Event
+from photon.skills.base import Mask
 
 GROUPS = ("step", "prompt", "crops", "masks", "results")
 _ALIGN = 16
@@ -117,6 +118,8 @@ class DecodeSlot:
         self.copy_started: Event = device.event(timing=True)
         self.copied: Event = device.event(timing=True)
         self.masks_ready: Event = device.event()
+        self.uploaded_masks: list[Mask] = []
+        """What the device's masks block holds in its first rows."""
 
     step: Any
     prompt: Any

@@ -79,7 +79,6 @@ def stage_images(slot: DecodeSlot, step: Step) -> list[Sequence]:
     return list(images.values())
 
 
-def stage_masks(slot: DecodeSlot, step: Step, masks: list[Mask]) -> None:
-    """Each row's mask index, in row order."""
+def stage_masks(slot: DecodeSlot, masks: list[Mask]) -> None:
+    """The masks block: each row's mask index, in row order, padding rows included."""
     slot.masks.mask[: len(masks)] = masks
-    slot.masks.mask[len(masks) : step.padded_rows] = Mask.ANY
