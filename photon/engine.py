@@ -189,10 +189,7 @@ class Engine(Client):
         return Step(self._num_steps, slot, plan.kind, plan.rows, padded)
 
     def _resolve_stall(self) -> None:
-        """With nothing in flight and no row that can go, the youngest gives way or the last one ends.
-
-        Preempted here alone, no page is fenced by a step in flight.
-        """
+        """The youngest gives way or the last ends; here alone, so no page is fenced by a step in flight."""
         if not self._pipeline.is_empty or not self._roster.has_work:
             return
         assert self._roster.running, "I11: the first waiting request does not fit an empty pool"
