@@ -88,10 +88,10 @@ class SlotShapes:
     def views(self, group: str, block: Tensor) -> SimpleNamespace:
         """The group's fields as tensors over one uint8 block."""
         views, offset = {}, 0
-        for name, shape, dtype in self.fields(group):
-            size = math.prod(shape) * np.dtype(dtype).itemsize
-            views[name] = block[offset : offset + size].view(getattr(torch, dtype)).view(shape)
-            offset += _aligned(size)
+        for field in self.fields(group):
+            taken = block[offset : offset + field.num_bytes]
+            views[field.name] = taken.view(getattr(torch, field.dtype)).view(field.shape)
+            offset += _aligned(field.num_bytes)
         return SimpleNamespace(**views)
 
 

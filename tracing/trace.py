@@ -136,10 +136,6 @@ class Trace:
             kept &= rows["kind"] == self._code(kind)
         return rows[kept]
 
-    def marked(self, *labels: str) -> Table:
-        """Rows of the marks with those names."""
-        return self.mark_table[np.isin(self.mark_table["name"], [self._code(x) for x in labels])]
-
     def within(self, start_ns: int, end_ns: int) -> Trace:
         """The same records seen through a smaller window."""
         return make_trace(self.span_table, self.mark_table, self.names, (start_ns, end_ns), self.dropped)

@@ -96,10 +96,6 @@ class Checkpoint:
                 tensor = file.get_tensor(entry.key)
                 yield name, tensor.T if entry.is_transposed else tensor
 
-    def weight_bytes(self, dtype: torch.dtype) -> int:
-        """Memory the weights take on the device in `dtype`."""
-        return dtype.itemsize * sum(p.numel() for p in _empty_module(self.config).parameters())
-
 
 @dataclass(frozen=True, eq=False)
 class Model:
