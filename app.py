@@ -34,7 +34,12 @@ MAX_UPLOAD = "32mb"
 MAX_QUEUE = 128
 DAY_S = 86_400
 # Shown in the browser after each run: its window in the timeline, until "Follow live" is pressed.
-SHOW_RUN_JS = "(start, end) => window.photonTimeline && window.photonTimeline.showRun(start, end)"
+# The first run may end before the timeline has its script and its first message: it is shown then.
+SHOW_RUN_JS = """(start, end) => {
+  const isReady = () => window.photonTimeline && window.photonTimeline.spans > 0;
+  const show = () => (isReady() ? window.photonTimeline.showRun(start, end) : setTimeout(show, 100));
+  show();
+}"""
 
 
 def parse_flags(argv: Sequence[str] | None = None) -> argparse.Namespace:
