@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from photon import Engine
     from tracing.recorder import Recorder
+    from tracing.ui.sources import Sources
 
 ROOT = Path(__file__).resolve().parent
 ASSETS = ROOT / "assets"
@@ -129,10 +130,13 @@ def load(flags: argparse.Namespace) -> tuple[Engine, Recorder]:
 
 def serve(flags: argparse.Namespace, engine: Engine, recorder: Recorder) -> int:
     """Open the port and serve until interrupted."""
-    demo = build(engine, recorder)
+    from tracing.ui.sources import Sources
+
+    sources = Sources(recorder)
+    demo = build(engine, sources)
     try:
         port = choose_port(flags.host, flags.port)
-        launch(demo, recorder, server_name=flags.host, server_port=port, root_path=flags.root_path)
+        launch(demo, sources, server_name=flags.host, server_port=port, root_path=flags.root_path)
     except OSError as error:
         print(f"app.py: {error}", file=sys.stderr)
         return 2
@@ -142,7 +146,7 @@ def serve(flags: argparse.Namespace, engine: Engine, recorder: Recorder) -> int:
     return 0
 
 
-def build(engine: Engine, recorder: Recorder) -> gr.Blocks:
+def build(engine: Engine, sources: Sources) -> gr.Blocks:
     """The page. Everything of the engine above, the timeline of its steps below."""
     _quiet_gradio()
     import gradio as gr
@@ -169,7 +173,7 @@ def build(engine: Engine, recorder: Recorder) -> gr.Blocks:
     return demo.queue(max_size=MAX_QUEUE, default_concurrency_limit=None)
 
 
-def launch(demo: gr.Blocks, recorder: Recorder, **where: Any) -> None:
+def launch(demo: gr.Blocks, sources: Sources, **where: Any) -> None:
     """Start serving in the background: this machine's files only, no telemetry, no sharing."""
     from photon.ui.theme import STYLE_SHEET, theme
     from tracing.ui.live import routes
@@ -186,7 +190,7 @@ def launch(demo: gr.Blocks, recorder: Recorder, **where: Any) -> None:
         max_file_size=MAX_UPLOAD,
         allowed_paths=[str(ASSETS / "samples")],
         footer_links=["api", "settings"],
-        app_kwargs={"routes": routes(recorder)},
+        app_kwargs={"routes": routes(sources)},
         **where,
     )
 

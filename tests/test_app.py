@@ -29,6 +29,7 @@ from photon import Engine, EngineConfig, open_device
 from photon.images import load_image
 from photon.model.weights import Model
 from tracing.recorder import Recorder
+from tracing.ui.sources import Sources
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),  # see close_gradios_loops
@@ -59,9 +60,10 @@ class Server:
 def serving(model: Model) -> Iterator[Server]:
     recorder = Recorder()
     engine = Engine(model, open_device("cpu"), EngineConfig(max_batch_size=8), observers=[recorder])
-    demo = app.build(engine, recorder)
+    sources = Sources(recorder)
+    demo = app.build(engine, sources)
     port = app.choose_port("127.0.0.1", None)
-    app.launch(demo, recorder, server_name="127.0.0.1", server_port=port)
+    app.launch(demo, sources, server_name="127.0.0.1", server_port=port)
     try:
         yield Server(engine, recorder, f"http://127.0.0.1:{port}")
     finally:

@@ -1,12 +1,9 @@
-"""Pins the live timeline: what the stream sends, and, in a real browser, that it grows, keeps the user's
+"""Pins the live timeline: in a real browser, that it grows, keeps the user's
 view, is never mounted again, asks no other host, and shows the figures of tracing.metrics."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,159 +12,23 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from producer import MS, Feed
 
 from tracing.bubbles import bubbles
 from tracing.metrics import METRICS, summary
-from tracing.recorder import Cursor, Recorder
-from tracing.trace import MarkRecord, SpanRecord
+from tracing.recorder import Recorder
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 live = pytest.importorskip("tracing.ui.live")
+sources = pytest.importorskip("tracing.ui.sources")
 
 # Gradio leaves the socket open with which it looks for a free port.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-MS = 1_000_000
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = (
     "--no-sandbox --disable-quic --no-first-run --disable-background-networking --disable-component-update"
 )
-
-
-# --- a producer --------------------------------------------------------------------------------------
-
-
-def step(recorder: Recorder, step_id: int, start: int, depth: int = 2) -> int:
-    """Records one step of three requests as an engine would; returns when the next one starts."""
-    us, slot, kind = 1000, step_id % 2, "prefill" if step_id % 50 == 0 else "decode"
-    tail = (step_id, slot, kind, 4, int(step_id % 7 == 0), 1)
-    device = start + 300 * us
-    rows = [
-        ("host", "plan", start, start + 100 * us),
-        ("host", "launch", start + 100 * us, start + 260 * us),
-        ("host", "wait", start + 300 * us, start + 1700 * us),
-        ("compute", "forward" if kind == "decode" else "prefill", device, device + 1300 * us),
-        ("compute", "sample", device + 1300 * us, device + 1400 * us),
-        ("copy", "d2h", device + 1400 * us, device + 1410 * us),
-        ("host", "commit", start + 1720 * us, start + 1900 * us),
-    ]
-    for track, name, a, b in rows:
-        recorder.on_span(SpanRecord(track, name, a, b, *tail))
-    for request in range(3):
-        recorder.on_mark(MarkRecord("token", start + 1900 * us, step_id // 50 * 3 + request, step_id))
-    return start + (1400 if depth == 2 else 2000) * us
-
-
-def run(recorder: Recorder, first: int, start: int, steps: int = 50, depth: int = 2) -> int:
-    """Records a run of one to `steps` steps of three requests; returns its end."""
-    ids = [first // 50 * 3 + i for i in range(3)]
-    for i in ids:
-        recorder.on_mark(MarkRecord("arrival", start - 200_000, i))
-        recorder.on_mark(MarkRecord("admitted", start, i))
-    for step_id in range(first, first + steps):
-        start = step(recorder, step_id, start, depth)
-    for i in ids:
-        recorder.on_mark(MarkRecord("finish", start, i, first + steps - 1))
-    return start
-
-
-class Feed:
-    """Runs that follow each other in real time on a thread, until stopped."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder, self.stop, self.pause = recorder, threading.Event(), threading.Event()
-        self.next_step, self.end = 50_000, 0
-        self.thread = threading.Thread(target=self._run, daemon=True)
-
-    def _run(self) -> None:
-        while not self.stop.wait(0.05):
-            if not self.pause.is_set():
-                self.end = run(
-                    self.recorder, self.next_step, time.perf_counter_ns(), depth=1 + self.next_step % 2
-                )
-                self.next_step += 50
-
-
-# --- the stream --------------------------------------------------------------------------------------
-
-
-class Visitor:
-    """A request whose client stays for `polls` polls."""
-
-    def __init__(self, polls: int, last_id: str = "") -> None:
-        self.polls, self.headers = polls, {"last-event-id": last_id}
-
-    async def is_disconnected(self) -> bool:
-        self.polls -= 1
-        return self.polls < 0
-
-
-def visit(stream: Any, polls: int = 2, last_id: str = "") -> list[dict[str, Any]]:
-    """The messages that a client gets, with their ids."""
-
-    async def collect() -> list[bytes]:
-        visitor = Visitor(polls, last_id)
-        cursor = stream.resume(visitor.headers)
-        return [part async for part in stream._events(visitor, cursor)]
-
-    text = b"".join(asyncio.run(collect())).decode()
-    events = [e.split("\n") for e in text.split("\n\n") if "data: " in e]
-    return [json.loads(data.removeprefix("data: ")) | {"id": i.removeprefix("id: ")} for i, data in events]
-
-
-def test_a_new_client_gets_the_recent_past_exactly() -> None:
-    recorder = Recorder()
-    base = 1 << 61
-    recorder.on_span(SpanRecord("compute", "forward", base + 7, base + 9, 3, 1, "decode", 4, 1, 2))
-    recorder.on_mark(MarkRecord("arrival", base + 5, 11, -1))
-    (message,) = visit(live.TraceStream(recorder))
-    assert message["reset"] is True
-    assert int(message["base"]) == base + 5
-    spans, names = message["spans"], message["names"]
-    assert spans["t0"] + spans["start"][0] == 2
-    assert (spans["dur"], spans["step"], spans["slot"]) == ([2], [3], [1])
-    assert [names[spans[c][0]] for c in ("track", "name", "kind")] == ["compute", "forward", "decode"]
-    assert (spans["rows"], spans["zombies"], spans["padding"]) == ([4], [1], [2])
-    marks = message["marks"]
-    assert (marks["t0"] + marks["time"][0], names[marks["name"][0]], marks["request"]) == (0, "arrival", [11])
-
-
-def test_a_client_that_comes_back_goes_on_where_it_was() -> None:
-    recorder = Recorder()
-    stream = live.TraceStream(recorder)
-    run(recorder, 0, 0)
-    first = visit(stream)
-    run(recorder, 50, 200 * MS)
-    (again,) = visit(stream, last_id=first[-1]["id"])
-    assert again["reset"] is False
-    assert set(again["spans"]["step"]) == set(range(50, 100))
-    assert visit(live.TraceStream(recorder), last_id=first[-1]["id"])[0]["reset"] is True  # another process
-
-
-def test_long_histories_come_in_capped_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "LIMIT", 100)
-    recorder = Recorder()
-    run(recorder, 0, 0)
-    messages = visit(live.TraceStream(recorder), polls=5)
-    assert [len(m["spans"]["start"]) for m in messages] == [100, 100, 100, 50]
-    names = [name for m in messages for name in m["names"]]
-    assert len(names) == len(set(names))
-
-
-def test_a_client_too_slow_is_told_what_it_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "BACKLOG", 10)
-    recorder = Recorder()
-    stream = live.TraceStream(recorder)
-    run(recorder, 0, 0)
-    (message,) = visit(stream, polls=1, last_id=f"{stream.run}-0-0")
-    assert len(message["spans"]["start"]) == 10
-    assert message["skipped"] == 350 - 10 + 159 - 10
-
-
-def test_nothing_is_sent_while_nothing_happens() -> None:
-    recorder = Recorder()
-    run(recorder, 0, 0)
-    assert len(visit(live.TraceStream(recorder), polls=4)) == 1
 
 
 def test_the_component_is_static_and_names_its_device() -> None:
@@ -204,7 +65,7 @@ def url(feed: Feed) -> Iterator[str]:
         with gr.Tab("two", elem_id="two"):
             gr.Markdown("another")
         live.LiveTimeline("cpu worker", window="60 ms")
-    routes = {"routes": live.routes(feed.recorder)}
+    routes = {"routes": live.routes(sources.Sources(feed.recorder))}
     where = {"server_name": "127.0.0.1", "app_kwargs": routes, "prevent_thread_lock": True}
     _, address, _ = demo.launch(quiet=True, ssr_mode=False, run_history=False, **where)
     yield address
@@ -426,11 +287,3 @@ def test_nothing_is_drawn_while_nothing_happens(page: Any, feed: Feed) -> None:
     draws = value(page, "draws")
     page.wait_for_timeout(1000)
     assert value(page, "draws") == draws
-
-
-def test_a_cursor_of_the_future_is_no_cursor_of_ours() -> None:
-    stream = live.TraceStream(Recorder())
-    assert stream.resume({"last-event-id": f"{stream.run}-5-6"}) == Cursor(5, 6)
-    assert stream.resume({"last-event-id": "other-5-6"}) is None
-    assert stream.resume({"last-event-id": f"{stream.run}-x-6"}) is None
-    assert stream.resume({}) is None

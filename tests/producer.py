@@ -1,0 +1,62 @@
+"""A producer of records that looks like an engine: runs of steps with three requests each."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from tracing.recorder import Recorder
+from tracing.trace import MarkRecord, SpanRecord
+
+MS = 1_000_000
+
+
+def step(recorder: Recorder, step_id: int, start: int, depth: int = 2) -> int:
+    """Records one step of three requests as an engine would; returns when the next one starts."""
+    us, slot, kind = 1000, step_id % 2, "prefill" if step_id % 50 == 0 else "decode"
+    tail = (step_id, slot, kind, 4, int(step_id % 7 == 0), 1)
+    device = start + 300 * us
+    rows = [
+        ("host", "plan", start, start + 100 * us),
+        ("host", "launch", start + 100 * us, start + 260 * us),
+        ("host", "wait", start + 300 * us, start + 1700 * us),
+        ("compute", "forward" if kind == "decode" else "prefill", device, device + 1300 * us),
+        ("compute", "sample", device + 1300 * us, device + 1400 * us),
+        ("copy", "d2h", device + 1400 * us, device + 1410 * us),
+        ("host", "commit", start + 1720 * us, start + 1900 * us),
+    ]
+    for track, name, a, b in rows:
+        recorder.on_span(SpanRecord(track, name, a, b, *tail))
+    for request in range(3):
+        recorder.on_mark(MarkRecord("token", start + 1900 * us, step_id // 50 * 3 + request, step_id))
+    return start + (1400 if depth == 2 else 2000) * us
+
+
+def run(recorder: Recorder, first: int, start: int, steps: int = 50, depth: int = 2) -> int:
+    """Records a run of one to `steps` steps of three requests; returns its end."""
+    ids = [first // 50 * 3 + i for i in range(3)]
+    for i in ids:
+        recorder.on_mark(MarkRecord("arrival", start - 200_000, i))
+        recorder.on_mark(MarkRecord("admitted", start, i))
+    for step_id in range(first, first + steps):
+        start = step(recorder, step_id, start, depth)
+    for i in ids:
+        recorder.on_mark(MarkRecord("finish", start, i, first + steps - 1))
+    return start
+
+
+class Feed:
+    """Runs that follow each other in real time on a thread, until stopped."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder, self.stop, self.pause = recorder, threading.Event(), threading.Event()
+        self.next_step, self.end = 50_000, 0
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self.stop.wait(0.05):
+            if not self.pause.is_set():
+                self.end = run(
+                    self.recorder, self.next_step, time.perf_counter_ns(), depth=1 + self.next_step % 2
+                )
+                self.next_step += 50
