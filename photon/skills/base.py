@@ -38,6 +38,10 @@ class Mask(IntEnum):
     FIRST_TEXT = 7
     """No coordinate or size: a step of text rows runs no region heads, so such a token would be embedded
     as a value beside a spatial row and as text without one (I12)."""
+    UNENDING = 8
+    """Text that cannot end: for rows of a fixed length."""
+    END = 9
+    """Exactly eos_id."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,8 @@ def token_masks(ids: TokenizerConfig) -> tuple[TokenMask, ...]:
         Mask.REASONING: TokenMask(suppressed=(ids.eos_id, ids.size_id)),
         Mask.ANSWER: TokenMask(allowed=(ids.answer_id,)),
         Mask.FIRST_TEXT: TokenMask(suppressed=(ids.coord_id, ids.size_id)),
+        Mask.UNENDING: TokenMask(suppressed=(ids.eos_id, ids.answer_id, ids.coord_id, ids.size_id)),
+        Mask.END: TokenMask(allowed=(ids.eos_id,)),
     }
     return tuple(rows[mask] for mask in Mask)
 
