@@ -53,8 +53,10 @@ def parse_flags(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add(
         "--model",
         default=str(ASSETS / "tiny"),
-        help="Moondream 2 model: folder or .safetensors file; without it, the small embedded model",
+        help="folder or .safetensors file of Moondream 2, or moondream2: the published weights, from the "
+        "cache or downloaded once; without it, the small embedded model",
     )
+    add("--tokenizer", default=None, help="tokenizer.json or its folder; without it, beside the weights")
     add(
         "--device",
         default="auto",
@@ -115,7 +117,7 @@ def load(flags: argparse.Namespace) -> tuple[Engine, Recorder]:
 
     recorder = Recorder()
     config = EngineConfig(depth=flags.depth, max_batch_size=flags.max_batch_size)
-    model = load_model(flags.model)
+    model = load_model(flags.model, tokenizer=flags.tokenizer)
     device = open_device(flags.device)
     try:
         if flags.dtype != "float32" and not is_cuda(device.name):

@@ -204,6 +204,25 @@ def test_the_outdated_tokenizer_of_moondream_2_is_recognised(
         load_model(tmp_path)
 
 
+@pytest.mark.parametrize("how", ["its config", "its code"])
+def test_a_legacy_release_is_refused_by_name(
+    how: str, golden: dict[str, Any], golden_model: Model, tmp_path: Path
+) -> None:
+    raw = json.loads(json.dumps(golden["config"]))
+    if how == "its config":
+        raw["tokenizer"] |= {"bos_id": 50256, "eos_id": 50256}
+    else:
+        (tmp_path / "moondream.py").write_text('Tokenizer.from_pretrained("vikhyatk/moondream2")')
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    for name in ("model.safetensors", "tokenizer.json"):
+        (tmp_path / name).symlink_to(golden_model.path / name)
+    with pytest.raises(CheckpointError, match=r"legacy Moondream 2 .*; use the release of 2025-06-21"):
+        load_model(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(golden["config"]))
+    (tmp_path / "moondream.py").write_text('Tokenizer.from_pretrained("moondream/starmie-v1")')
+    assert load_model(tmp_path).config == golden_model.config
+
+
 def test_another_tokenizer_may_be_given(golden_model: Model, golden_dir: Path) -> None:
     model = load_model(golden_model.path, tokenizer=golden_dir)
     assert model.tokenizer.encode("dog") == golden_model.tokenizer.encode("dog")
@@ -217,6 +236,11 @@ def test_an_adapter_is_read(config: ModelConfig, golden_dir: Path) -> None:
     assert adapter.rank == 4
     assert tensors["text.blocks.2.mlp.fc2.A"].shape == (4, 256)
     assert len(tensors) == 24
+
+
+def _without(tensors: dict[str, Tensor], prefix: str) -> None:
+    for key in [key for key in tensors if key.startswith(prefix)]:
+        del tensors[key]
 
 
 def _saved_adapter(golden_dir: Path, path: Path, edit: Edit) -> Path:
@@ -237,6 +261,25 @@ def test_an_adapter_may_leave_modules_out(config: ModelConfig, golden_dir: Path,
     )
 
 
+def test_an_adapter_in_the_old_layout_is_the_same_adapter(
+    config: ModelConfig, golden_dir: Path, tmp_path: Path
+) -> None:
+    """As the reference's training code saved them: parametrized, under the old names."""
+
+    def edit(tensors: dict[str, Tensor]) -> None:
+        for key in list(tensors):
+            old = key.replace("text.blocks.", "text_model.transformer.h.").replace(".qkv.", ".Wqkv.")
+            old = old.replace(".attn.proj.", ".mixer.out_proj.").replace(".attn.", ".mixer.")
+            head, _, part = old.rpartition(".")
+            tensors[f"{head}.parametrizations.weight.0.{part}"] = tensors.pop(key)
+
+    path = _saved_adapter(golden_dir, tmp_path / "old.safetensors", edit)
+    theirs = load_adapter(path, config, max_rank=4).tensors()
+    ours = load_adapter(golden_dir / "lora.safetensors", config, max_rank=4).tensors()
+    assert theirs.keys() == ours.keys()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
@@ -249,6 +292,7 @@ def test_an_adapter_may_leave_modules_out(config: ModelConfig, golden_dir: Path,
         (lambda t: t.update({"vision.blocks.0.attn.qkv.A": torch.zeros(4, 32)}), r"unexpected \(vision"),
         (lambda t: t.update({"text.blocks.0.attn.qkv.B": torch.zeros(383, 4)}), r"misshapen .*\[383, 4\]"),
         (lambda t: t.update({"text.blocks.0.attn.qkv.A": torch.zeros(5, 128)}), "misshapen"),
+        (lambda t: _without(t, "text.blocks.2.mlp.fc1."), r"2 missing \(text\.blocks\.2\.mlp\.fc1\.A"),
         (lambda t: t.clear(), "no adapter"),
     ],
 )

@@ -1,16 +1,15 @@
 """Checkpoint files: strict verification from the header alone, loading on the device's side.
 
 `load_model` reads the few kilobytes of a safetensors header and proves that every name and shape is what
-the config says; no weight is read. A `Checkpoint` is a path and a config, so it travels to a worker
-process, and `build` loads there. Nothing is executed: pickled checkpoints are refused.
-Source of names and layouts: engine_facts 1.3.
+the config says; no weight is read, and the network is touched only for a name (`hub.py`). A `Checkpoint`
+is a path and a config, so it travels to a worker process, and `build` loads there. Nothing is executed:
+pickled checkpoints are refused. Source of the layouts: engine_facts 1.3.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,38 +18,17 @@ from safetensors import safe_open
 from torch import Tensor
 
 from photon.errors import CheckpointError
+from photon.model import hub
 from photon.model.config import ModelConfig, TextConfig
 from photon.model.header import read_header
 from photon.model.moondream import Moondream
+from photon.model.names import adapter_parameter, is_old, is_transposed, parameters, refuse_other_models
 from photon.model.tokenizer import Tokenizer
 
 _MAX_LISTED = 5
 _STARMIE_TOKEN = "<|md_reserved_0|>"
 _MD2_VOCAB_SIZE = 51200
-
-_OLD_TO_NEW = (
-    ("text_model.transformer.embd.wte.weight", "text.wte"),
-    ("text_model.transformer.h.", "text.blocks."),
-    (".mixer.Wqkv.", ".attn.qkv."),
-    (".mixer.out_proj.", ".attn.proj."),
-    ("text_model.lm_head.ln.", "text.post_ln."),
-    ("text_model.lm_head.linear.", "text.lm_head."),
-    ("vision_encoder.encoder.model.visual.patch_embed.linear.", "vision.patch_emb."),
-    ("vision_encoder.encoder.model.visual.pos_embed", "vision.pos_emb"),
-    ("vision_encoder.encoder.model.visual.norm.", "vision.post_ln."),
-    ("vision_encoder.encoder.model.visual.blocks.", "vision.blocks."),
-    (".norm1.", ".ln1."),
-    (".norm2.", ".ln2."),
-    ("vision_encoder.projection.mlp.", "vision.proj_mlp."),
-    ("region_model.coordinate_features.weight", "region.coord_features"),
-    ("region_model.size_features.weight", "region.size_features"),
-    ("region_model.coordinate_", "region.coord_"),
-    ("region_model.size_", "region.size_"),
-)
-_TRANSPOSED_IN_OLD = ("region.coord_features", "region.size_features")
-_MOONDREAM_3 = re.compile(
-    r"(^|\.)(tau|tau_\w+|router|coordinate_head)(\.|$)|^region\.(coord_decoder\.weight|ln\.)"
-)
+_GPT2_END = 50256
 
 
 @dataclass(frozen=True)
@@ -79,8 +57,8 @@ class Checkpoint:
     ) -> Moondream:
         """Load the weights: eval mode, no gradients, every tensor cast and moved on its own.
 
-        Blocks until read. Host memory grows by the file's size (mapped, given back by the kernel) plus,
-        on a CPU, the weights themselves. Raises CheckpointError if the file has changed since `open`.
+        Blocks until read. On the host this takes the weights in `dtype`, where they stay there, and one
+        tensor more. Raises CheckpointError if the file has changed since `open`.
         """
         Checkpoint.open(self.path, self.config)
         module = _empty_module(self.config)
@@ -89,12 +67,20 @@ class Checkpoint:
         return module.requires_grad_(False).eval()
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Parameter names (new layout) and tensors as stored, mapped from the file one by one."""
-        catalogue = _catalogue(self.path)
-        with safe_open(self.path, framework="pt") as file:
-            for name, entry in catalogue.items():
+        """Parameter names (new layout) and tensors as stored, mapped from the file.
+
+        Each has a mapping of its own, which ends with the tensor: pages once read from a mapping count as
+        this process's memory, so that one mapping of all would double what loading takes.
+        """
+        for name, entry in _catalogue(self.path).items():
+            with safe_open(self.path, framework="pt") as file:
                 tensor = file.get_tensor(entry.key)
-                yield name, tensor.T if entry.is_transposed else tensor
+            yield name, tensor.T if entry.is_transposed else tensor
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers in all tensors together."""
+        return sum(parameter.numel() for parameter in _empty_module(self.config).parameters())
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,49 +103,59 @@ class Adapter:
 
     def tensors(self) -> dict[str, Tensor]:
         """`text.blocks.N.<linear>.A` (r, in) and `.B` (out, r), on the CPU, as stored."""
-        keys = {_normalised(key): key for key in read_header(self.path)}
+        keys = {adapter_parameter(key): key for key in read_header(self.path)}
         with safe_open(self.path, framework="pt") as file:
             return {name: file.get_tensor(keys[name]) for name in self.names}
 
 
 def load_model(path: str | Path, *, tokenizer: str | Path | None = None) -> Model:
-    """Open a model directory (model.safetensors, tokenizer.json, optional config.json) or a .safetensors
-    file with the others beside it. Without config.json it is taken as Moondream 2.
+    """Open Moondream 2 by a path or by name.
+
+    A path is a directory (model.safetensors, tokenizer.json, optional config.json) or a .safetensors file
+    with the others beside it; the network is never touched. Without config.json it is taken as
+    Moondream 2. The name moondream2 means the published weights: from the cache, else downloaded.
 
     `tokenizer` names another tokenizer.json or a directory holding one. Reads no weights.
 
     Raises:
-        CheckpointError: a file is missing or does not fit the others.
+        CheckpointError: a file is missing, does not fit the others, or cannot be fetched.
     """
+    if hub.is_name(path):
+        weights = hub.fetch_weights()
+        return _open_model(weights, Path(tokenizer or hub.fetch_tokenizer()), weights)
     path = Path(path).absolute()
     weights = path / "model.safetensors" if path.is_dir() else path
     if not weights.is_file():
         raise CheckpointError(
             f"There is no {weights.name} in {weights.parent.name or '/'}; give a folder that holds "
-            "model.safetensors and tokenizer.json, or the .safetensors file itself."
+            "model.safetensors and tokenizer.json, the .safetensors file itself, or the name moondream2."
         )
+    return _open_model(weights, Path(tokenizer or weights.parent), path)
+
+
+def _open_model(weights: Path, tokenizer: Path, path: Path) -> Model:
     config = _read_config(weights.parent / "config.json")
+    _refuse_legacy(weights.parent / "moondream.py", config)
     checkpoint = Checkpoint.open(weights, config)
-    tokenizer_path = Path(tokenizer) if tokenizer is not None else weights.parent
-    return Model(config, _open_tokenizer(tokenizer_path, config), checkpoint, path)
+    return Model(config, _open_tokenizer(tokenizer, config), checkpoint, path)
 
 
 def load_adapter(path: str | Path, config: ModelConfig, max_rank: int) -> Adapter:
-    """Verify an adapter of this model from its header.
+    """Verify an adapter of this model from its header. Linear layers may be left out, but in all blocks.
 
     Raises:
-        CheckpointError: unknown or unpaired names, wrong shapes, or a rank above `max_rank`.
+        CheckpointError: unknown or unpaired names, missing blocks, wrong shapes, a rank above `max_rank`.
     """
     path = Path(path).absolute()
-    shapes = {_normalised(key): tuple(entry["shape"]) for key, entry in read_header(path).items()}
+    shapes = {adapter_parameter(key): tuple(entry["shape"]) for key, entry in read_header(path).items()}
     ranks = {name: shape[0] for name, shape in shapes.items() if name.endswith(".A") and shape}
     rank = max(ranks.values(), default=0)
     if not rank:
         raise CheckpointError(f"{path.name} holds no adapter (no text.blocks.N.<layer>.A); check the file.")
-    modules = {name.rpartition(".")[0] for name in shapes}
+    layers = {name.rpartition(".")[0].split(".", 3)[-1] for name in shapes}  # such as "attn.qkv"
     expected: dict[str, tuple[int, ...]] = {}
     for module, (wide, deep) in _adaptable(config.text).items():
-        if module in modules:
+        if module.split(".", 3)[-1] in layers:
             own = ranks.get(f"{module}.A", rank)
             expected |= {f"{module}.A": (own, deep), f"{module}.B": (wide, own)}
     _compare(path.name, shapes, expected)
@@ -183,37 +179,15 @@ class _Entry:
 def _catalogue(path: Path) -> dict[str, _Entry]:
     """Parameter name in the new layout -> entry, for every tensor of the file."""
     header = read_header(path)
-    names = {key: _normalised(key) for key in header}
-    _refuse_other_models(path.name, names.values())
-    is_old = any(name.startswith(("text_model.", "region_model.")) for name in names.values())
+    refuse_other_models(path.name, header)
     found: dict[str, _Entry] = {}
-    for key, name in names.items():
-        new = _renamed(name) if is_old else name
-        flip = is_old and new in _TRANSPOSED_IN_OLD
+    for key, name in parameters(header).items():
+        flip = is_old(header) and is_transposed(name)
         shape = tuple(header[key]["shape"])
-        if new in found:
-            raise CheckpointError(f"{path.name} holds {new} twice; save the checkpoint again.")
-        found[new] = _Entry(key, shape[::-1] if flip else shape, flip)
+        if name in found:
+            raise CheckpointError(f"{path.name} holds {name} twice; save the checkpoint again.")
+        found[name] = _Entry(key, shape[::-1] if flip else shape, flip)
     return found
-
-
-def _refuse_other_models(file: str, names: Iterable[str]) -> None:
-    for name in names:
-        if _MOONDREAM_3.search(name):
-            raise CheckpointError(f"{file} is a Moondream 3 checkpoint ({name}); use Moondream 2 weights.")
-        if name.endswith(("weight.packed", "weight.zero_point")):
-            raise CheckpointError(f"{file} is quantised to int4 ({name}); use the bfloat16 weights.")
-
-
-def _normalised(name: str) -> str:
-    """Without what torch.compile and a wrapping module added to the reference's names."""
-    return ".".join(part for part in name.split(".") if part != "_orig_mod").removeprefix("model.")
-
-
-def _renamed(name: str) -> str:
-    for old, new in _OLD_TO_NEW:
-        name = name.replace(old, new)
-    return name
 
 
 def _compare(file: str, found: dict[str, tuple[int, ...]], expected: dict[str, tuple[int, ...]]) -> None:
@@ -265,13 +239,26 @@ def _read_config(path: Path) -> ModelConfig:
         raise CheckpointError(f"{path.name} is not a model config ({error}); download it again.") from error
 
 
+def _refuse_legacy(code: Path, config: ModelConfig) -> None:
+    """Releases before 2025-06-21 have the same tensors, but prompts and a tokenizer of their own."""
+    is_legacy = config.tokenizer.eos_id == _GPT2_END
+    if not is_legacy and code.is_file():  # the published repository carries its code; it is read, never run
+        is_legacy = "starmie" not in code.read_text(encoding="utf-8", errors="replace")
+    if is_legacy:
+        raise CheckpointError(
+            "This is a legacy Moondream 2 (2025-01-09 to 2025-04-14), whose prompts and tokenizer were "
+            "others; use the release of 2025-06-21 or later, without a config.json of an older one."
+        )
+
+
 def _open_tokenizer(path: Path, config: ModelConfig) -> Tokenizer:
     tokenizer = Tokenizer(path / "tokenizer.json" if path.is_dir() else path)
     rows = config.text.vocab_size
     if rows == _MD2_VOCAB_SIZE and not tokenizer.has_token(_STARMIE_TOKEN):
         raise CheckpointError(
-            "tokenizer.json is the outdated GPT-2 one that the moondream2 repository still ships; "
-            "put the tokenizer.json of moondream/starmie-v1 beside the weights."
+            "tokenizer.json is not the one of these weights, which answer noise with it: the moondream2 "
+            "repository still ships an outdated GPT-2 tokenizer; put the tokenizer.json of "
+            f"{hub.TOKENIZER_REPO} beside the weights, or name it with --tokenizer."
         )
     if tokenizer.vocab_size > rows:
         raise CheckpointError(
