@@ -55,7 +55,7 @@ class Engine(Client):
     Args:
         model: from `load_model`; its weights are loaded onto the device here, which blocks.
         device: from `open_device`; the engine closes it.
-        observers: receive spans and marks on the engine's thread.
+        observers: receive spans, marks and step records on the engine's thread.
         dtype: of weights and KV cache, a torch name.
         threaded: run `advance` on a thread of the engine's own. False is for tests and simulations,
             which call `run_until_idle`.
@@ -85,7 +85,7 @@ class Engine(Client):
             max_context=model.config.text.max_context,
             crop_budget=self._runtime.crop_budget,
         )
-        self._tracer = Tracer(observers, device.now_ns)
+        self._tracer = Tracer(observers, device, model.config.tokenizer)
         self._residency = Residency(self._runtime)
         self._roster = Roster(
             self._residency,
@@ -167,19 +167,21 @@ class Engine(Client):
         wait_start = self._tracer.now()
         self._runtime.wait(step)
         self._tracer.host("wait", wait_start, step)
-        commit_start = self._tracer.now()
-        num_zombies = step.num_zombies
-        for sequence, token in zip(step.rows, self._runtime.results(step), strict=True):
+        now, tokens = self.device.now_ns(), self._runtime.results(step)
+        commit = self._tracer.before_commit(step, self._runtime.slots[step.slot], tokens, now)
+        num_zombies, delivered = step.num_zombies, []
+        for sequence, token in zip(step.rows, tokens, strict=True):
             sequence.inflight_refs -= 1
             assert sequence.inflight_refs >= 0, "I3: committed more often than launched"
-            if not sequence.finished:
-                self._roster.deliver(sequence, token, step.step_id)
+            delivered.append(
+                not sequence.finished and self._roster.deliver(sequence, token, step.step_id, now)
+            )
             self._roster.release_if_drained(sequence)
         self._num_zombie_rows += num_zombies
-        if self._tracer:
-            self._tracer.spans(self._runtime.device_spans(step, num_zombies))
+        if commit:
+            self._tracer.after_commit(commit, delivered)
         self._pipeline.end_commit(step)
-        self._tracer.host("commit", commit_start, step, num_zombies)
+        self._tracer.host("commit", now, step, num_zombies)
 
     def _new_step(self, plan: StepPlan) -> Step:
         slot, count = self._pipeline.free_slot(), len(plan.rows)

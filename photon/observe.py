@@ -1,4 +1,5 @@
-"""What the engine tells whoever listens: spans (something took time) and marks (something happened).
+"""What the engine tells whoever listens: spans (something took time), marks (something happened to a
+request) and step records (what a step brought each of its rows).
 
 The engine knows observers only by the protocol below. Times are integer nanoseconds on the device's
 host clock (`Device.now_ns`). Device spans are reported at commit, from events that the commit has
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence as Items
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 log = logging.getLogger(__name__)
 
@@ -17,8 +18,9 @@ log = logging.getLogger(__name__)
 class Span(NamedTuple):
     """One stretch of work. Waits are spans of their own, never part of the work next to them.
 
-    track: "host" (plan, launch, sample, wait, commit), "compute" (vision, prefill, forward, sample)
-    or "copy" (d2h). slot is -1 for host work that belongs to no slot.
+    track: "host" (plan, launch, sample, wait, commit), "compute" (h2d, vision, prefill, forward, sample)
+    or "copy" (h2d, d2h). slot is -1 for host work that belongs to no slot. A host span "sync: CALL in
+    FUNCTION" lies inside launch or sample: there the host waited for the device, which it must not (I13).
     """
 
     track: str
@@ -34,12 +36,52 @@ class Span(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """One instant of one request: arrival, admitted, first_token, token, finish, release, cancel."""
+    """One instant of one request: arrival, admitted, first_token, finish, release, cancel."""
 
     name: str
     time_ns: int
     request_id: int
     step_id: int = -1
+
+
+class StepRow(NamedTuple):
+    """What a committed step meant for one of its rows."""
+
+    request_id: int
+    position: int
+    """KV position this row's forward wrote last: of its input token, or of a prefill's last token."""
+    token_id: int
+    x: float
+    """Value of a coordinate, or width of a size; NaN otherwise."""
+    y: float
+    """Height of a size; NaN otherwise."""
+    mask: str
+    """Name of the allowed-token mask it was sampled under."""
+    is_zombie: bool
+    """Its request had finished before this commit; its token was dropped."""
+    is_delivered: bool
+    """The request took the token, the end token included."""
+    refs_before: int
+    """inflight_refs before and after this commit."""
+    refs_after: int
+    pages: int
+    """KV pages held at this commit, before any release."""
+    lora_slot: int
+    """0 = none."""
+
+
+class StepRecord(NamedTuple):
+    """A committed step: one record, sent at the end of its commit."""
+
+    step_id: int
+    slot: int
+    kind: str
+    time_ns: int
+    """The one instant at which all its tokens count as committed."""
+    padding: int
+    waits: str
+    """Who waited for which event, by verb: "launch: nothing | sample: copy for sampled | commit: ..."."""
+    rows: Items[StepRow]
 
 
 class Observer(Protocol):
@@ -48,6 +90,8 @@ class Observer(Protocol):
     def on_span(self, span: Span) -> None: ...
 
     def on_mark(self, mark: Mark) -> None: ...
+
+    def on_step(self, record: StepRecord) -> None: ...
 
 
 class Observers:
@@ -60,19 +104,18 @@ class Observers:
         return bool(self._observers)
 
     def span(self, span: Span) -> None:
-        for observer in tuple(self._observers):
-            try:
-                observer.on_span(span)
-            except Exception:
-                self._drop(observer)
+        self._send("on_span", span)
 
     def mark(self, mark: Mark) -> None:
+        self._send("on_mark", mark)
+
+    def step(self, record: StepRecord) -> None:
+        self._send("on_step", record)
+
+    def _send(self, method: str, record: Any) -> None:
         for observer in tuple(self._observers):
             try:
-                observer.on_mark(mark)
+                getattr(observer, method)(record)
             except Exception:
-                self._drop(observer)
-
-    def _drop(self, observer: Observer) -> None:
-        log.exception("observer %r raised and was dropped", observer)
-        self._observers.remove(observer)
+                log.exception("observer %r raised and was dropped", observer)
+                self._observers.remove(observer)

@@ -128,38 +128,47 @@ class Roster:
             self.fail(sequence, error)
             return Mask.ANY
 
-    def deliver(self, sequence: Sequence, token: Token, step_id: int) -> None:
+    def deliver(self, sequence: Sequence, token: Token, step_id: int, now_ns: int) -> bool:
         """One committed token: to the grammar, to the caller, and the question whether it was the last.
 
-        The end token is consumed like any other, but is no part of the answer.
+        The end token is consumed like any other, but is no part of the answer. False: the grammar failed.
         """
         try:
             delta, is_last = sequence.skill.consume(token), sequence.skill.finished
         except Exception as error:
             self.fail(sequence, error)
-            return
+            return False
         if not (is_last and token.id == self._eos_id):
             sequence.tokens.append(token)
             self.num_tokens += 1
-        now = self._now_ns()
-        is_first = self.handle(sequence).token(delta, now)
-        self._tracer.mark("first_token" if is_first else "token", sequence.request_id, step_id, now)
+        if self.handle(sequence).token(delta, now_ns):
+            self._tracer.mark("first_token", sequence.request_id, step_id, now_ns)
         if is_last:
-            self.finish(sequence, FinishReason.STOP, step_id=step_id)
+            self.finish(sequence, FinishReason.STOP, step_id=step_id, now_ns=now_ns)
         elif self._scheduler.is_at_limit(sequence):
-            self.finish(sequence, FinishReason.LENGTH, step_id=step_id)
+            self.finish(sequence, FinishReason.LENGTH, step_id=step_id, now_ns=now_ns)
+        return True
 
     # Ends ------------------------------------------------------------------------------------------
 
     def finish(
-        self, sequence: Sequence, reason: FinishReason, error: BaseException | None = None, step_id: int = -1
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        error: BaseException | None = None,
+        *,
+        step_id: int = -1,
+        now_ns: int | None = None,
     ) -> None:
-        """The result goes out now; pages, row and adapter follow when the last step in flight is done."""
+        """The result goes out now; pages, row and adapter follow when the last step in flight is done.
+
+        now_ns: when that is, if some commit has said so already.
+        """
         assert not sequence.finished, "I9: finished twice"
         sequence.finish_reason = reason
         (self.running if sequence in self.running else self.waiting).remove(sequence)
         handle = self._handles.pop(sequence.request_id)
-        now = self._now_ns()
+        now = self._now_ns() if now_ns is None else now_ns
         try:
             handle.finish(sequence.skill.close(), now, error)
         except Exception as cause:  # the skill could not build its result: this request's failure alone

@@ -16,7 +16,6 @@ from photon.config import EngineConfig
 from photon.device.base import Device, Work
 from photon.errors import DeviceError
 from photon.model.weights import Adapter, Model
-from photon.observe import Span
 from photon.pipeline import NUM_SLOTS, Step
 from photon.runner import ModelRunnerSpec
 from photon.scheduler import MAX_PREFILL_ROWS
@@ -82,6 +81,7 @@ class Runtime:
         works = self._prefill_works(slot, step) if step.kind == "prefill" else self._decode_works(step)
         compute.record_event(slot.started)
         compute.enqueue(Work("upload", (slot.index, step.kind == "prefill")), label="h2d")
+        compute.record_event(slot.uploaded)
         for label, work in works:
             compute.enqueue(work, label=label)
             compute.record_event(slot.vision_done if label == "vision" else slot.forward_done)
@@ -120,10 +120,12 @@ class Runtime:
 
     def _upload_masks(self, slot: DecodeSlot, masks: list[Mask]) -> None:
         """On the copy stream, beside the forward; not at all when the device holds them already."""
-        if slot.uploaded_masks[: len(masks)] == masks:
+        slot.has_new_masks = slot.uploaded_masks[: len(masks)] != masks
+        if not slot.has_new_masks:
             return
         slot.uploaded_masks = []  # unknown, should the next lines fail
         stage_masks(slot, masks)
+        self.device.copy.record_event(slot.masks_started)
         self.device.copy.enqueue(Work("upload_masks", (slot.index,)), label="h2d")
         self.device.copy.record_event(slot.masks_ready)
         self.device.compute.wait_event(slot.masks_ready)
@@ -194,25 +196,6 @@ class Runtime:
         """These pages have no owner any more."""
         if self.device.poisons and pages:
             self.device.compute.enqueue(Work("poison_pages", (tuple(pages),)), label="poison")
-
-    # Tracing ---------------------------------------------------------------------------------------
-
-    def device_spans(self, step: Step, num_zombies: int) -> list[Span]:
-        """What the device did for this step, from events that `wait` has seen reached."""
-        slot, time_ns = self.slots[step.slot], self.device.time_ns
-        started, forward_done = time_ns(slot.started), time_ns(slot.forward_done)
-        tail = (step.step_id, step.slot, step.kind, len(step.rows), num_zombies, step.padding)
-        spans = []
-        if step.kind == "prefill" and step.rows[0].has_image:
-            vision_done = time_ns(slot.vision_done)
-            spans.append(Span("compute", "vision", started, vision_done, *tail))
-            started = vision_done
-        name = "forward" if step.kind == "decode" else "prefill"
-        spans.append(Span("compute", name, started, forward_done, *tail))
-        sample_started, sampled = time_ns(slot.sample_started), time_ns(slot.sampled)
-        spans.append(Span("compute", "sample", sample_started, sampled, *tail))
-        spans.append(Span("copy", "d2h", time_ns(slot.copy_started), time_ns(slot.copied), *tail))
-        return spans
 
 
 def has_spatial(step: Step) -> bool:

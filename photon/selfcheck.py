@@ -29,7 +29,7 @@ from photon.errors import PhotonError
 from photon.handle import Handle
 from photon.model.config import TokenizerConfig
 from photon.model.weights import load_model
-from photon.observe import Mark, Span
+from photon.observe import Mark, Span, StepRecord
 from photon.sequence import Request, SamplingParams
 from photon.skills.base import Mask, Skill, TextEncoder, Token
 from photon.skills.text import TextSkill
@@ -67,6 +67,9 @@ class Steps:
 
     def on_mark(self, mark: Mark) -> None:
         """Marks are not needed."""
+
+    def on_step(self, record: StepRecord) -> None:
+        """Rows are not needed."""
 
 
 @dataclass

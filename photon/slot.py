@@ -111,21 +111,31 @@ class DecodeSlot:
             setattr(self, group, SimpleNamespace(**{name: view.numpy() for name, view in views.items()}))
         self._poison = self.blocks["results"].numpy()
         self.started: Event = device.event(timing=True)
+        self.uploaded: Event = device.event(timing=True)
         self.vision_done: Event = device.event(timing=True)
         self.forward_done: Event = device.event(timing=True)
         self.sample_started: Event = device.event(timing=True)
         self.sampled: Event = device.event(timing=True)
         self.copy_started: Event = device.event(timing=True)
         self.copied: Event = device.event(timing=True)
-        self.masks_ready: Event = device.event()
+        self.masks_started: Event = device.event(timing=True)
+        self.masks_ready: Event = device.event(timing=True)
         self.uploaded_masks: list[Mask] = []
-        """What the device's masks block holds in its first rows."""
+        """What the device's masks block holds in its first rows: what the step is sampled under."""
+        self.has_new_masks = False
+        """The step had to upload its masks."""
 
     step: Any
     prompt: Any
     crops: Any
     masks: Any
     results: Any
+
+    @property
+    def waits(self) -> str:
+        """Who waited for which event in the slot's step, by verb."""
+        masks = "compute for masks_ready, " if self.has_new_masks else ""
+        return f"launch: nothing | sample: {masks}copy for sampled | commit: host for copied"
 
     def poison_results(self) -> None:
         """Fill the result block with 0xFF: -1 as int64, NaN as float32."""

@@ -1,39 +1,129 @@
-"""Tracer: the engine's spans and marks, at one branch per site when nobody listens."""
+"""Tracer: the engine's spans, marks and step records, at one branch per site when nobody listens.
+
+Whatever a step's record says is read where the step keeps it (I15): positions and masks from its slot's
+host blocks, which no later step has touched, and the rows' state on both sides of the commit.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from collections.abc import Sequence as Items
+from typing import NamedTuple
 
-from photon.observe import Mark, Observer, Observers, Span
+from photon.device.base import Device, Event
+from photon.model.config import TokenizerConfig
+from photon.observe import Mark, Observer, Observers, Span, StepRecord, StepRow
 from photon.pipeline import Step
+from photon.skills.base import Token
+from photon.slot import DecodeSlot
+
+
+class Commit(NamedTuple):
+    """A step about to be handed out, and its rows' state before that."""
+
+    step: Step
+    slot: DecodeSlot
+    tokens: Items[Token]
+    time_ns: int
+    refs: list[int]
+    zombies: list[bool]
+    pages: list[int]
+    lora_slots: list[int]
 
 
 class Tracer:
-    """Stamps host spans with the step they belong to. All calls come from the engine's thread."""
+    """Stamps records with the step they belong to. All calls come from the engine's thread."""
 
-    def __init__(self, observers: Items[Observer], now_ns: Callable[[], int]) -> None:
+    def __init__(self, observers: Items[Observer], device: Device, ids: TokenizerConfig) -> None:
         self._observers = Observers(observers)
-        self._now_ns = now_ns
+        self._device = device
+        self._ids = ids
 
     def __bool__(self) -> bool:
         return bool(self._observers)
 
     def now(self) -> int:
         """The start of a span, or 0 when nobody listens."""
-        return self._now_ns() if self._observers else 0
+        return self._device.now_ns() if self._observers else 0
 
     def host(self, name: str, start_ns: int, step: Step, num_zombies: int = 0) -> None:
         """A host span from `start_ns` until now."""
-        if not self._observers:
-            return
-        tail = (step.step_id, step.slot, step.kind, len(step.rows), num_zombies, step.padding)
-        self._observers.span(Span("host", name, start_ns, self._now_ns(), *tail))
-
-    def spans(self, spans: Items[Span]) -> None:
-        for span in spans:
-            self._observers.span(span)
+        if self._observers:
+            end_ns = self._device.now_ns()
+            self._observers.span(Span("host", name, start_ns, end_ns, *_tail(step, num_zombies)))
 
     def mark(self, name: str, request_id: int, step_id: int, time_ns: int) -> None:
         if self._observers:
             self._observers.mark(Mark(name, time_ns, request_id, step_id))
+
+    def before_commit(
+        self, step: Step, slot: DecodeSlot, tokens: Items[Token], time_ns: int
+    ) -> Commit | None:
+        """What the commit is about to change; None when nobody listens."""
+        if not self._observers:
+            return None
+        rows = step.rows
+        return Commit(
+            step,
+            slot,
+            tokens,
+            time_ns,
+            refs=[sequence.inflight_refs for sequence in rows],
+            zombies=[sequence.finished for sequence in rows],
+            pages=[len(sequence.pages) for sequence in rows],
+            lora_slots=[sequence.lora_slot for sequence in rows],
+        )
+
+    def after_commit(self, commit: Commit, delivered: Items[bool]) -> None:
+        """What the device did for the step, and what it brought each row."""
+        for span in device_spans(commit, self._device.time_ns):
+            self._observers.span(span)
+        step, slot, rows = commit.step, commit.slot, step_rows(commit, delivered, self._ids)
+        head = (step.step_id, step.slot, step.kind, commit.time_ns, step.padding)
+        self._observers.step(StepRecord(*head, slot.waits, rows))
+
+
+def _tail(step: Step, num_zombies: int) -> tuple[int, int, str, int, int, int]:
+    """The fields that all spans of a step share."""
+    return step.step_id, step.slot, step.kind, len(step.rows), num_zombies, step.padding
+
+
+def device_spans(commit: Commit, time_ns: Callable[[Event], int]) -> list[Span]:
+    """What the device did for a step, from events that the commit's wait has seen reached."""
+    slot, tail = commit.slot, _tail(commit.step, sum(commit.zombies))
+    forward = "forward" if commit.step.kind == "decode" else "prefill"
+    uploaded, forward_done = time_ns(slot.uploaded), time_ns(slot.forward_done)
+    spans = [Span("compute", "h2d", time_ns(slot.started), uploaded, *tail)]
+    started = uploaded
+    if commit.step.kind == "prefill" and commit.step.rows[0].has_image:
+        started = time_ns(slot.vision_done)
+        spans.append(Span("compute", "vision", uploaded, started, *tail))
+    spans.append(Span("compute", forward, started, forward_done, *tail))
+    spans.append(Span("compute", "sample", time_ns(slot.sample_started), time_ns(slot.sampled), *tail))
+    if slot.has_new_masks:
+        spans.append(Span("copy", "h2d", time_ns(slot.masks_started), time_ns(slot.masks_ready), *tail))
+    spans.append(Span("copy", "d2h", time_ns(slot.copy_started), time_ns(slot.copied), *tail))
+    return spans
+
+
+def step_rows(commit: Commit, delivered: Items[bool], ids: TokenizerConfig) -> list[StepRow]:
+    """Column by column: row by row costs twice as much."""
+    slot, rows, tokens = commit.slot, commit.step.rows, commit.tokens
+    count, values = len(rows), (ids.coord_id, ids.size_id)
+    positions = slot.step.position if commit.step.kind == "decode" else slot.step.last_index
+    columns = (
+        [sequence.request_id for sequence in rows],
+        positions[:count].tolist(),
+        [token.id for token in tokens],
+        [token.x if token.id in values else math.nan for token in tokens],
+        [token.y if token.id == ids.size_id else math.nan for token in tokens],
+        [mask.name for mask in slot.uploaded_masks[:count]],
+        commit.zombies,
+        delivered,
+        commit.refs,
+        [sequence.inflight_refs for sequence in rows],
+        commit.pages,
+        commit.lora_slots,
+    )
+    return list(map(StepRow._make, zip(*columns, strict=True)))

@@ -28,7 +28,7 @@ from engines import (
 
 from photon import Engine, Handle
 from photon.device.deferred import DeferredDevice
-from photon.observe import Mark, Span
+from photon.observe import Mark, Span, StepRecord
 
 ONE = query("one", max_tokens=1)
 
@@ -51,6 +51,8 @@ class Steps:
 
     def on_mark(self, mark: Mark) -> None:
         self.marks.append(mark)
+
+    def on_step(self, record: StepRecord) -> None: ...
 
 
 # Seats and rows ------------------------------------------------------------------------------------------

@@ -6,17 +6,35 @@ pipeline_bugs 66-70, 72, 73, and I13: on the launch and sample path nothing wait
 from __future__ import annotations
 
 import itertools
-from collections import Counter, defaultdict
+import math
+from collections import defaultdict
 from typing import Any
 
 import pytest
-from engines import FlakyDevice, build, finish, oracle, outcome, query, requests, run, small, tick
+from engines import FlakyDevice, build, finish, oracle, outcome, query, requests, run, small, tick, tiny_model
 
-from photon import Engine, open_device
+from photon import Engine, Request, open_device
 from photon.device.deferred import DeferredDevice
-from photon.observe import Mark, Span
+from photon.model.config import TokenizerConfig
+from photon.observe import Mark, Span, StepRecord, StepRow
+from photon.selfcheck import EndlessSkill
+from photon.sequence import SamplingParams
+from photon.skills.base import Mask, Skill, TextEncoder, Token, token_masks
 
 ALL = range(len(requests()))
+
+
+class FailingSkill(EndlessSkill):
+    """Raises on its second token."""
+
+    def consume(self, token: Token) -> str:
+        if self._started:
+            raise ValueError("enough")
+        return super().consume(token)
+
+
+def failing(params: SamplingParams, encoder: TextEncoder, ids: TokenizerConfig) -> Skill:
+    return FailingSkill(encoder, ids, [Token(1)], key="caption", max_tokens=9)
 
 
 class Recording:
@@ -25,12 +43,19 @@ class Recording:
     def __init__(self) -> None:
         self.spans: list[Span] = []
         self.marks: list[Mark] = []
+        self.steps: list[StepRecord] = []
 
     def on_span(self, span: Span) -> None:
         self.spans.append(span)
 
     def on_mark(self, mark: Mark) -> None:
         self.marks.append(mark)
+
+    def on_step(self, record: StepRecord) -> None:
+        self.steps.append(record)
+
+    def rows_of(self, request_id: int) -> list[StepRow]:
+        return [row for step in self.steps for row in step.rows if row.request_id == request_id]
 
     def of_step(self) -> dict[int, dict[tuple[str, str], Span]]:
         steps: dict[int, dict[tuple[str, str], Span]] = defaultdict(dict)
@@ -57,14 +82,21 @@ def test_spans_of_one_track_are_disjoint(recording: Recording) -> None:
 
 
 def test_every_step_has_the_same_few_spans(recording: Recording) -> None:
-    """pipeline_bugs 73: five on the host, three on the device, four with images; never one per token."""
+    """pipeline_bugs 73: five on the host, four to six on the device; never one per token."""
     host = {("host", name) for name in ("plan", "launch", "sample", "wait", "commit")}
-    device = {("compute", "sample"), ("copy", "d2h")}
+    device = {("compute", "h2d"), ("compute", "sample"), ("copy", "d2h")}
+    some = {("compute", "vision"), ("copy", "h2d")}
     for spans in recording.of_step().values():
         kinds = {span.kind for span in spans.values()}
         forward = {("compute", "forward")} if kinds == {"decode"} else {("compute", "prefill")}
-        assert set(spans) - {("compute", "vision")} == host | device | forward
+        assert set(spans) - some == host | device | forward
     assert sum(map(len, recording.of_step().values())) == len(recording.spans)
+
+
+def test_the_forward_starts_where_the_upload_ends(recording: Recording) -> None:
+    for spans in recording.of_step().values():
+        first = next(spans["compute", n] for n in ("vision", "prefill", "forward") if ("compute", n) in spans)
+        assert spans["compute", "h2d"].end_ns == first.start_ns
 
 
 def test_device_spans_lie_between_the_launch_and_the_commit_of_their_step(recording: Recording) -> None:
@@ -91,35 +123,104 @@ def test_spans_of_a_step_agree_about_it(recording: Recording) -> None:
         )
 
 
-def test_rows_are_delivered_tokens_and_zombies(recording: Recording) -> None:
-    """pipeline_bugs 66: a mark per committed row that was no zombie; the end token has one as well."""
-    commits = [span for span in recording.spans if span.name == "commit"]
-    marks = Counter(mark.request_id for mark in recording.marks if mark.name in ("token", "first_token"))
-    assert sum(span.rows - span.zombies for span in commits) == marks.total()
+def test_every_committed_step_has_one_record_that_agrees_with_its_spans(recording: Recording) -> None:
+    commits = {span.step_id: span for span in recording.spans if span.name == "commit"}
+    assert [record.step_id for record in recording.steps] == list(commits)
+    for record in recording.steps:
+        span = commits[record.step_id]
+        zombies = sum(row.is_zombie for row in record.rows)
+        assert (record.slot, record.kind, record.padding) == (span.slot, span.kind, span.padding)
+        assert (len(record.rows), zombies, record.time_ns) == (span.rows, span.zombies, span.start_ns)
+
+
+def test_delivered_rows_are_the_tokens_of_the_answer(recording: Recording) -> None:
+    """pipeline_bugs 66: every row that was no zombie; the end token is delivered as well."""
     for index in ALL:
-        expected = oracle(index)
-        if "stop" not in requests()[index].settings:
-            is_eos = expected.result["finish_reason"] == "stop"
-            assert marks[index + 1] == len(expected.tokens) + is_eos
+        expected, rows = oracle(index), recording.rows_of(index + 1)
+        delivered = [row for row in rows if row.is_delivered]
+        assert all(row.is_delivered is not row.is_zombie for row in rows)
+        if "stop" in requests()[index].settings:
+            continue
+        is_eos = expected.result["finish_reason"] == "stop"
+        assert len(delivered) == len(expected.tokens) + is_eos
+        for token, row in zip(expected.tokens, delivered, strict=False):
+            assert row.token_id == token.id
+            values = [0.0 if math.isnan(value) else value for value in (row.x, row.y)]
+            assert values == [token.x, token.y]
+
+
+def test_only_coordinates_and_sizes_have_values(recording: Recording) -> None:
+    ids = tiny_model().config.tokenizer
+    numbers = {ids.coord_id: 1, ids.size_id: 2}
+    for record in recording.steps:
+        for row in record.rows:
+            assert 2 - sum(map(math.isnan, (row.x, row.y))) == numbers.get(row.token_id, 0)
+
+
+def test_positions_of_a_request_count_up_from_its_prompt(recording: Recording) -> None:
+    """The prefill wrote up to its last token; each decode writes the next position, a zombie's too."""
+    for index in ALL:
+        positions = [row.position for row in recording.rows_of(index + 1)]
+        assert positions == list(range(positions[0], positions[0] + len(positions)))
+        assert positions[0] > 0
+
+
+def test_tokens_were_sampled_under_the_mask_the_record_names(recording: Recording) -> None:
+    table = token_masks(tiny_model().config.tokenizer)
+    seen = set()
+    for record in recording.steps:
+        for row in record.rows:
+            mask = table[Mask[row.mask]]
+            seen.add(row.mask)
+            assert row.token_id not in mask.suppressed
+            assert mask.allowed is None or row.token_id in mask.allowed
+    assert {"TEXT", "COORD", "SIZE", "OBJECT_OR_END"} <= seen
+
+
+def test_a_row_holds_pages_at_its_commit_and_gives_one_ref_back(recording: Recording) -> None:
+    for record in recording.steps:
+        for row in record.rows:
+            assert row.pages * small().page_size > row.position
+            assert (row.refs_before, row.refs_before - row.refs_after) in {(1, 1), (2, 1)}
+    adapters = {i + 1 for i in ALL if "adapter" in requests()[i].settings}
+    assert {row.request_id for r in recording.steps for row in r.rows if row.lora_slot} == adapters
+
+
+def test_what_a_step_waited_for_includes_its_masks_when_they_were_uploaded(recording: Recording) -> None:
+    for record in recording.steps:
+        masks = "compute for masks_ready, "
+        has_upload = ("copy", "h2d") in recording.of_step()[record.step_id]
+        sample = masks * has_upload + "copy for sampled"
+        assert record.waits == f"launch: nothing | sample: {sample} | commit: host for copied"
+    assert len({record.waits for record in recording.steps}) == 2
 
 
 def test_each_request_has_its_marks_in_order(recording: Recording) -> None:
-    """arrival, admitted, first_token, token ..., finish, release: each once but token."""
-    lives = defaultdict(list)
+    """Each once; the first token and the end at the instant of their step's commit."""
+    lives = defaultdict(dict)
     for mark in recording.marks:
-        lives[mark.request_id].append(mark)
+        assert mark.name not in lives[mark.request_id]
+        lives[mark.request_id][mark.name] = mark
+    instants = {record.step_id: record.time_ns for record in recording.steps}
     assert len(lives) == len(requests())
     for marks in lives.values():
-        names = [mark.name for mark in marks]
-        assert [name for name in names if name != "token"] == [
-            "arrival",
-            "admitted",
-            "first_token",
-            "finish",
-            "release",
-        ]
-        times = [mark.time_ns for mark in marks]
+        assert list(marks) == ["arrival", "admitted", "first_token", "finish", "release"]
+        times = [mark.time_ns for mark in marks.values()]
         assert times == sorted(times)
+        for name in ("first_token", "finish"):
+            assert marks[name].time_ns == instants[marks[name].step_id]
+
+
+def test_a_grammar_that_fails_takes_no_token() -> None:
+    observer = Recording()
+    with build(observers=[observer]) as engine:
+        handle = engine.submit(Request(failing))
+        finish(engine)
+        assert handle.error is not None
+    assert [(row.is_zombie, row.is_delivered) for row in observer.rows_of(handle.request_id)][:2] == [
+        (False, True),
+        (False, False),
+    ]
 
 
 def test_times_of_a_request_add_up() -> None:
@@ -202,6 +303,8 @@ class Checksums:
                 self.num_compared += self.kept.pop((span.step_id, group)) == bytes(blocks[group].numpy())
 
     def on_mark(self, mark: Mark) -> None: ...
+
+    def on_step(self, record: StepRecord) -> None: ...
 
 
 @pytest.mark.parametrize("depth", [1, 2])
