@@ -8,7 +8,7 @@ import pytest
 from tracing.bubbles import Bubble, bubbles
 from tracing.metrics import METRICS, bound, summary
 from tracing.requests import request_lives
-from tracing.trace import MarkRecord, SpanRecord, Trace
+from tracing.trace import MarkRecord, RowRecord, SpanRecord, Trace
 
 US, MS = 1_000, 1_000_000
 
@@ -25,6 +25,10 @@ def mark(name: str, time: int, request: int = 0, step: int = -1) -> MarkRecord:
     return MarkRecord(name, time * US, request, step)
 
 
+def row(time: int, request: int = 0, step: int = -1, delivered: bool = True) -> RowRecord:
+    return RowRecord(time * US, step, 0, request, is_delivered=delivered, is_zombie=not delivered)
+
+
 def serial() -> Trace:
     """Two steps, one after the other; request 0 from 0 to 1000 us.
 
@@ -37,8 +41,9 @@ def serial() -> Trace:
     spans += [device(150, 400, 0, 0, rows=2), device(650, 900, 1, 1, rows=2, zombies=1)]
     spans += [SpanRecord("copy", "d2h", 390 * US, 410 * US, 0)]
     marks = [mark("arrival", 0), mark("admitted", 50), mark("first_token", 500, step=0)]
-    marks += [mark("token", 500, step=0), mark("token", 1000, step=1), mark("finish", 1000)]
-    return Trace.of(spans, marks)
+    marks.append(mark("finish", 1000))
+    rows = [row(500, 0, 0), row(1000, 0, 1), row(1000, 9, 1, delivered=False)]
+    return Trace.of(spans, marks, rows=rows)
 
 
 def overlapped() -> Trace:
@@ -116,7 +121,7 @@ def test_one_request_without_any_span_is_one_bubble() -> None:
         ("all_zombie_steps", 0),
         ("all_zombie_ms", 0),
         ("rows_per_s", 4000),
-        ("tokens_per_s", 2000),  # first_token and token of one commit are one token
+        ("tokens_per_s", 2000),  # first_token and row of one commit are one token
         ("slo_requests_per_s", 1000),
         ("ttft_p50_ms", 0.5),
         ("ttft_p99_ms", 0.5),
@@ -197,10 +202,9 @@ def test_a_window_cuts_what_reaches_over_its_edges() -> None:
 
 
 def test_tokens_of_a_cancelled_request_are_no_goodput() -> None:
-    marks = [mark("arrival", 0, 1), mark("token", 5, 1, 0), mark("cancel", 6, 1), mark("finish", 6, 1)]
-    assert summary(Trace.of(marks=[*marks, mark("arrival", 0, 2), mark("token", 9, 2)]))[
-        "tokens_per_s"
-    ] == pytest.approx(1e6 / 9)
+    marks = [mark("arrival", 0, 1), mark("cancel", 6, 1), mark("finish", 6, 1), mark("arrival", 0, 2)]
+    values = summary(Trace.of(marks=marks, rows=[row(5, 1), row(9, 2)]))
+    assert values["tokens_per_s"] == pytest.approx(1e6 / 9)
 
 
 def test_zombies_cost_at_most_their_share_and_at_least_the_slope() -> None:
@@ -222,7 +226,7 @@ def test_steps_of_zombies_only_are_counted() -> None:
 
 
 def test_lives_of_requests() -> None:
-    (life,) = request_lives(serial())
+    (life,) = request_lives(serial())  # the zombie row tells of no life
     assert (life.arrival_ns, life.admitted_ns, life.first_token_ns) == (0, 50_000, 500_000)
     assert life.end_ns == MS
     assert life.tokens_ns == (500_000, MS)

@@ -1,12 +1,12 @@
 """The tracing workbench: records what a pipelined engine did, measures it, draws it.
 
-Knows its producer only by `protocol.SpanLike` and `protocol.MarkLike`; imports nothing of photon.
+Knows its producer only by the protocols in `protocol`; imports nothing of photon.
 
     protocol    the records that a producer emits
     recorder    Recorder: bounded, thread-safe; snapshot() -> Trace
     trace       Trace: immutable, sorted records of one time window
     intervals   union, intersect, subtract, total; pure
-    requests    what the marks say about each request; demand
+    requests    what marks and rows say about each request; demand
     bubbles     when the device idled although it was wanted, and why
     latency     metrics of requests: TTFT, ITL, throughput
     values      their arithmetic: None where there is nothing to divide

@@ -1,18 +1,22 @@
-"""All that tracing knows about a producer: the shape of its two kinds of record.
+"""All that tracing knows about a producer: the shape of its three kinds of record.
 
-A span is a stretch of work on one track, a mark an instant of one request. Both carry integer
-nanoseconds of one clock. `rows` counts the rows that belong to a sequence, zombies included;
-`padding` counts the rows added beside them to fill a bucket. Useful rows = rows - zombies.
+A span is a stretch of work on one track, a mark an instant of one request, a step what one commit did
+with each of its rows. All carry integer nanoseconds of one clock. `rows` counts the rows that belong to a
+sequence, zombies included; `padding` counts the rows added beside them to fill a bucket. Useful rows =
+rows - zombies.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 
 class SpanLike(Protocol):
-    """track: "host" (plan, launch, sample, wait, commit), "compute" (vision, prefill, forward, sample)
-    or "copy" (h2d, d2h); slot: 0, 1, or -1 for work of no slot; kind: "prefill", "decode" or "".
+    """track: "host" (plan, launch, sample, wait, commit, and inside or between them "sync: <call>" where the
+    host waited for the device, "injected: <what>" where it was held up on purpose), "compute" (h2d, vision,
+    prefill, forward, sample) or "copy" (h2d, d2h); slot: 0, 1, or -1 for work of no slot; kind: "prefill",
+    "decode" or "".
     """
 
     @property
@@ -38,7 +42,7 @@ class SpanLike(Protocol):
 
 
 class MarkLike(Protocol):
-    """name: arrival, admitted, first_token, token, finish, release or cancel."""
+    """name: arrival, admitted, first_token, finish, release or cancel."""
 
     @property
     def name(self) -> str: ...
@@ -48,3 +52,51 @@ class MarkLike(Protocol):
     def request_id(self) -> int: ...
     @property
     def step_id(self) -> int: ...
+
+
+class StepRowLike(Protocol):
+    """One row of a committed step. position: the KV position it wrote last; x, y: the value of a coordinate
+    (x) or a size, nan otherwise; mask: name of the allowed-token mask; is_delivered: the token went to the
+    request; refs: the steps in flight that held the request before and after this commit; pages: KV pages
+    held then; lora_slot: 0 = none.
+    """
+
+    @property
+    def request_id(self) -> int: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def token_id(self) -> int: ...
+    @property
+    def x(self) -> float: ...
+    @property
+    def y(self) -> float: ...
+    @property
+    def mask(self) -> str: ...
+    @property
+    def is_zombie(self) -> bool: ...
+    @property
+    def is_delivered(self) -> bool: ...
+    @property
+    def refs_before(self) -> int: ...
+    @property
+    def refs_after(self) -> int: ...
+    @property
+    def pages(self) -> int: ...
+    @property
+    def lora_slot(self) -> int: ...
+
+
+class StepLike(Protocol):
+    """One committed step. time_ns: when its tokens count as committed; waits: what waited for which event,
+    verb by verb, as "launch: nothing | sample: ... | commit: ...".
+    """
+
+    @property
+    def step_id(self) -> int: ...
+    @property
+    def time_ns(self) -> int: ...
+    @property
+    def waits(self) -> str: ...
+    @property
+    def rows(self) -> Sequence[StepRowLike]: ...
