@@ -33,7 +33,7 @@ from photon.admission import Admission, EncodedImage
 from photon.client import Client
 from photon.config import EngineConfig
 from photon.device.base import Device
-from photon.errors import EngineDeadError, InvalidRequestError
+from photon.errors import EngineDeadError, QueueFullError
 from photon.handle import Handle
 from photon.model.weights import Model, load_adapter
 from photon.observe import Observer
@@ -57,8 +57,7 @@ class Engine(Client):
         device: from `open_device`; the engine closes it.
         observers: receive spans, marks and step records on the engine's thread.
         dtype: of weights and KV cache, a torch name.
-        threaded: run `advance` on a thread of the engine's own. False is for tests and simulations,
-            which call `run_until_idle`.
+        threaded: run `advance` on an own thread. False: for callers of `run_until_idle`, as tests are.
 
     Raises:
         DeviceError: the model does not fit the device, or the device failed.
@@ -186,6 +185,7 @@ class Engine(Client):
     def _new_step(self, plan: StepPlan) -> Step:
         slot, count = self._pipeline.free_slot(), len(plan.rows)
         assert slot is not None, "I5: no free slot"
+        self.device.host_phase("plan", count)
         padded = self._runtime.row_bucket(count) if plan.kind == "decode" else count
         self._num_steps += 1
         return Step(self._num_steps, slot, plan.kind, plan.rows, padded)
@@ -212,12 +212,12 @@ class Engine(Client):
         """Check, decode and queue a request; returns when it waits for admission.
 
         Raises:
-            InvalidRequestError: it is wrong, or too many wait; nothing was queued.
+            InvalidRequestError: it is wrong or, as QueueFullError, too many wait; nothing was queued.
             EngineDeadError: the engine has ended.
         """
         arrival_ns = self.device.now_ns()
         if len(self._roster.waiting) + self._worker.num_pending >= self.config.max_waiting:
-            raise InvalidRequestError(f"{self.config.max_waiting} requests are waiting; try again later.")
+            raise QueueFullError(f"{self.config.max_waiting} requests are waiting; try again later.")
         sequence = self._admission.prepare(request)
 
         def cancel() -> None:

@@ -15,6 +15,7 @@ import itertools
 from photon.config import EngineConfig
 from photon.device.base import Device, Work
 from photon.errors import DeviceError
+from photon.memory import num_pages
 from photon.model.weights import Adapter, Model
 from photon.pipeline import NUM_SLOTS, Step
 from photon.runner import ModelRunnerSpec
@@ -22,9 +23,6 @@ from photon.scheduler import MAX_PREFILL_ROWS
 from photon.skills.base import Mask, Token, token_masks
 from photon.slot import DecodeSlot, SlotShapes
 from photon.staging import stage_images, stage_masks, stage_prefill, stage_rows
-
-MAX_POOL_BYTES = 8 << 30
-"""The largest KV pool that is sized automatically."""
 
 
 class Runtime:
@@ -36,7 +34,7 @@ class Runtime:
         self.num_rows = 2 * config.max_batch_size
         """batch_idx 1..num_rows: a full batch of zombies and a full batch of successors."""
         self.crop_budget = config.prefill_crop_budget or max(1 + vision.max_crops, MAX_PREFILL_ROWS)
-        self.num_pages = config.num_pages or self._default_pages(dtype)
+        self.num_pages = num_pages(model, device, config, dtype)
         self.shapes = SlotShapes(
             rows=config.max_batch_size,
             pages_per_row=-(-text.max_context // config.page_size),
@@ -63,19 +61,12 @@ class Runtime:
             masks=token_masks(self.model.config.tokenizer),
         )
 
-    def _default_pages(self, dtype: str) -> int:
-        """Pages for max_batch_size requests of full context, within MAX_POOL_BYTES."""
-        text = self.model.config.text
-        item = 4 if dtype == "float32" else 2
-        page_bytes = text.n_layers * 2 * text.dim * item * self.config.page_size
-        wanted = self.config.max_batch_size * -(-text.max_context // self.config.page_size)
-        return max(1, min(wanted, MAX_POOL_BYTES // page_bytes))
-
     # The verbs -------------------------------------------------------------------------------------
 
     def launch(self, step: Step) -> None:
         """Write the slot's host blocks and enqueue the forward."""
         slot, compute = self.slots[step.slot], self.device.compute
+        self.device.host_phase("launch", len(step.rows))
         slot.poison_results()
         stage_rows(slot, step)
         works = self._prefill_works(slot, step) if step.kind == "prefill" else self._decode_works(step)
@@ -107,6 +98,7 @@ class Runtime:
     def sample(self, step: Step, masks: list[Mask]) -> None:
         """Upload the masks beside the forward, sample behind it, and copy the results to the host."""
         slot, compute, copy = self.slots[step.slot], self.device.compute, self.device.copy
+        self.device.host_phase("sample", len(step.rows))
         self._upload_masks(slot, [*masks, *[Mask.ANY] * step.padding])
         compute.record_event(slot.sample_started)
         is_greedy = all(sequence.params.temperature == 0 for sequence in step.rows)
@@ -138,6 +130,7 @@ class Runtime:
     def results(self, step: Step) -> list[Token]:
         """The step's tokens, one per row, in row order; after `wait`."""
         results, count = self.slots[step.slot].results, len(step.rows)
+        self.device.host_phase("commit", count)
         ids = results.token[:count].tolist()
         if min(ids) < 0:
             raise DeviceError("Results were read before their copy had landed.")

@@ -20,7 +20,7 @@ from photon.errors import DeviceError
 
 NUM_SLOTS = 2
 NO_CUDA = pytest.mark.skipif(not is_available(), reason="no CUDA device")
-NAMES = ["cpu", "deferred", pytest.param("cuda", marks=[pytest.mark.gpu, NO_CUDA])]
+NAMES = ["cpu", "deferred", "sim:b200", pytest.param("cuda", marks=[pytest.mark.gpu, NO_CUDA])]
 
 
 class ToyRunner:

@@ -1,15 +1,16 @@
-"""Devices behind one protocol (`base.py`): cuda, cpu and deferred."""
+"""Devices behind one protocol (`base.py`): cuda, cpu, deferred and simulated."""
 
 from __future__ import annotations
 
 from photon.device.base import Device
 from photon.errors import DeviceError
 
-NAMES = ("cpu", "cuda", "deferred")
+NAMES = ("cpu", "cuda", "deferred", "sim:b200")
 
 
 def open_device(name: str = "auto", *, num_threads: int = 1) -> Device:
-    """Open a device by name: "cpu", "cuda" (or "cuda:1"), "deferred", or "auto" (cuda where there is one).
+    """Open a device by name: "cpu", "cuda" (or "cuda:1"), "deferred", "sim:b200" (a simulated GPU; see
+    `cost.PRESETS`), or "auto" (cuda where there is one).
 
     Args:
         num_threads: torch threads of the cpu device's worker.
@@ -34,4 +35,9 @@ def open_device(name: str = "auto", *, num_threads: int = 1) -> Device:
         from photon.device.deferred import DeferredDevice
 
         return DeferredDevice()
+    if kind == "sim":
+        from photon.device.cost import preset
+        from photon.device.simulated import SimulatedDevice
+
+        return SimulatedDevice(preset(name.partition(":")[2]))
     raise DeviceError(f"There is no device {name!r}; use one of {', '.join(NAMES)} or auto.")

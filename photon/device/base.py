@@ -24,6 +24,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from photon.device.waits import HostWaits
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -85,6 +87,13 @@ class Device(Protocol):
     fixed_shapes: bool
     """True where a step must have one of a few captured shapes; the rows it lacks are padding."""
 
+    waits: HostWaits
+    """Says whenever the host has waited in Event.synchronize, Stream.synchronize or call."""
+
+    @property
+    def clock_uncertainty_ns(self) -> int:
+        """How far a `time_ns` may be off the host clock; 0 where the device shares it."""
+
     def host_buffer(self, num_bytes: int) -> Any:
         """A zeroed uint8 torch tensor that host and programs both see (pinned or shared memory).
 
@@ -102,6 +111,15 @@ class Device(Protocol):
 
     def capture(self, work: Work) -> None:
         """Prepare this work for replay (a CUDA graph where there is one). Blocks; before serving."""
+
+    def host_phase(self, name: str, num_rows: int) -> None:
+        """The host begins to "plan", "launch", "sample" or "commit" so many rows.
+
+        Only a device on a virtual clock minds: there, this is how the host's work takes time.
+        """
+
+    def free_bytes(self) -> int | None:
+        """Memory that a runner may still take on the device; None where nothing would run out."""
 
     def now_ns(self) -> int:
         """The host clock all times of this device are on (monotonic)."""

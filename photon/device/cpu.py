@@ -34,7 +34,9 @@ from typing import Any
 
 from photon.device.base import Event, RunnerSpec, Stream, Work
 from photon.device.failures import NO_TIME, NOT_RECORDED
+from photon.device.host_memory import free_host_bytes
 from photon.device.link import WorkerLink
+from photon.device.waits import HostWaits, blocks_host
 from photon.device.worker import CALL, MAX_TIMING_EVENTS, NO_CELL, NOTIFY, NUM_STREAMS, RECORD, WAIT, WORK
 from photon.errors import DeviceError
 
@@ -42,8 +44,9 @@ from photon.errors import DeviceError
 class CpuEvent:
     """See `photon.device.base.Event`. A record is the number of an item of a stream."""
 
-    def __init__(self, link: WorkerLink, first_cell: int) -> None:
+    def __init__(self, link: WorkerLink, waits: HostWaits, first_cell: int) -> None:
         self._link = link
+        self.waits = waits
         self._first_cell = first_cell
         self.stream = 0
         self.number = 0  # 0: never recorded
@@ -56,6 +59,7 @@ class CpuEvent:
     def query(self) -> bool:
         return 0 < self.number <= self._link.table[self.stream]
 
+    @blocks_host("Event.synchronize")
     def synchronize(self) -> None:
         if self.number == 0:
             raise RuntimeError(NOT_RECORDED)
@@ -65,8 +69,9 @@ class CpuEvent:
 class CpuStream:
     """See `photon.device.base.Stream`. Each item is one command to the worker."""
 
-    def __init__(self, link: WorkerLink, index: int, name: str) -> None:
+    def __init__(self, link: WorkerLink, waits: HostWaits, index: int, name: str) -> None:
         self._link = link
+        self.waits = waits
         self._index = index
         self.name = name
         self._number = 0
@@ -88,6 +93,7 @@ class CpuStream:
             self._link.send((WAIT, self._index, event.stream, event.number))
             self._number += 1
 
+    @blocks_host("Stream.synchronize")
     def synchronize(self) -> None:
         wait_for(self._link, self._index, self._number)
 
@@ -117,6 +123,7 @@ class CpuDevice:
     torch_device = "cpu"
     poisons = False
     fixed_shapes = False
+    clock_uncertainty_ns = 0
 
     def __init__(self, *, num_threads: int = 1) -> None:
         if sys.platform == "win32":
@@ -124,8 +131,9 @@ class CpuDevice:
         self._num_threads = num_threads
         self._num_timing_events = 0
         self._link = WorkerLink()
-        self.compute: Stream = CpuStream(self._link, 0, "compute")
-        self.copy: Stream = CpuStream(self._link, 1, "copy")
+        self.waits = HostWaits(self.now_ns)
+        self.compute: Stream = CpuStream(self._link, self.waits, 0, "compute")
+        self.copy: Stream = CpuStream(self._link, self.waits, 1, "copy")
 
     @property
     def pid(self) -> int:
@@ -139,6 +147,7 @@ class CpuDevice:
         """See base. The spec's class must be importable by name, so not of `__main__`."""
         self._link.load(spec, self._num_threads)
 
+    @blocks_host("Device.call")
     def call(self, work: Work) -> Any:
         """See base. An exception of the called program is the caller's alone; the device lives on."""
         self._link.check()
@@ -148,17 +157,24 @@ class CpuDevice:
 
     def event(self, *, timing: bool = False) -> CpuEvent:
         if not timing:
-            return CpuEvent(self._link, NO_CELL)
+            return CpuEvent(self._link, self.waits, NO_CELL)
         if self._num_timing_events == MAX_TIMING_EVENTS:
             raise DeviceError(f"The cpu device has {MAX_TIMING_EVENTS} timing events; record them again.")
         self._num_timing_events += 1
-        return CpuEvent(self._link, NUM_STREAMS * self._num_timing_events)
+        return CpuEvent(self._link, self.waits, NUM_STREAMS * self._num_timing_events)
 
     def capture(self, work: Work) -> None:
         """Nothing to prepare, and nothing runs."""
         self._link.check()
 
-    def now_ns(self) -> int:
+    def free_bytes(self) -> int | None:
+        return free_host_bytes()
+
+    def host_phase(self, name: str, num_rows: int) -> None:
+        """Time passes by itself."""
+
+    @staticmethod
+    def now_ns() -> int:
         return time.perf_counter_ns()
 
     def time_ns(self, event: Event) -> int:

@@ -27,6 +27,7 @@ from typing import Any
 from photon.device.base import Event, RunnerSpec, Stream, Work
 from photon.device.event_clock import EventClock
 from photon.device.failures import CLOSED, NO_TIME, NOT_RECORDED, build_failed, cuda_failed, program_failed
+from photon.device.waits import HostWaits, blocks_host
 from photon.errors import DeviceError
 
 NUM_WARMUPS = 2
@@ -46,6 +47,7 @@ class CudaEvent:
         import torch
 
         self._device = device
+        self.waits = device.waits
         self.timing = timing
         self.event = torch.cuda.Event(enable_timing=timing)
         self.is_recorded = False
@@ -60,6 +62,7 @@ class CudaEvent:
             self._device.fail(cuda_failed(error))
             return False
 
+    @blocks_host("Event.synchronize")
     def synchronize(self) -> None:
         """See base. Also the place where the clock is anchored again: commits come here, launches do not."""
         if not self.is_recorded:
@@ -78,6 +81,7 @@ class CudaStream:
         import torch
 
         self._device = device
+        self.waits = device.waits
         self.name = name
         self.stream = torch.cuda.Stream(device.torch_device)
         self.graphs: dict[Work, Any] = {}
@@ -112,6 +116,7 @@ class CudaStream:
         if event.is_recorded and self._device.is_accepting():
             self._try(self.stream.wait_event, event.event)
 
+    @blocks_host("Stream.synchronize")
     def synchronize(self) -> None:
         self._device.check()
         with self._device.errors():
@@ -148,6 +153,7 @@ class CudaDevice:
         self.name = f"{self.torch_device} {torch.cuda.get_device_name(index)}"
         self._failure: str | None = None
         self._is_closed = False
+        self.waits = HostWaits(self.now_ns)
         self._runner: Any = None
         with self.errors():
             self._compute, self._copy = CudaStream(self, "compute"), CudaStream(self, "copy")
@@ -181,6 +187,7 @@ class CudaDevice:
         except Exception as error:
             raise DeviceError(build_failed(error)) from error
 
+    @blocks_host("Device.call")
     def call(self, work: Work) -> Any:
         """See base. An exception of the called program is the caller's alone; an error of CUDA stays."""
         self.check()
@@ -216,6 +223,14 @@ class CudaDevice:
         except Exception as error:
             raise DeviceError(program_failed(work.program, error)) from error
         self._compute.graphs[work] = graph
+
+    def free_bytes(self) -> int | None:
+        import torch
+
+        return torch.cuda.mem_get_info(self.torch_device)[0]
+
+    def host_phase(self, name: str, num_rows: int) -> None:
+        """Time passes by itself."""
 
     def now_ns(self) -> int:
         return time.perf_counter_ns()

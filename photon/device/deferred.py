@@ -25,6 +25,8 @@ from typing import Any
 
 from photon.device.base import Event, RunnerSpec, Stream, Work
 from photon.device.failures import CLOSED, NO_TIME, NOT_RECORDED, build_failed, program_failed
+from photon.device.host_memory import free_host_bytes
+from photon.device.waits import HostWaits, blocks_host
 from photon.errors import DeviceError
 
 TICK_NS = 1000
@@ -48,12 +50,14 @@ class DeferredEvent:
 
     def __init__(self, device: DeferredDevice, timing: bool) -> None:
         self._device = device
+        self.waits = device.waits
         self.timing = timing
         self.last: _Record | None = None
 
     def query(self) -> bool:
         return self.last is not None and self.last.reached
 
+    @blocks_host("Event.synchronize")
     def synchronize(self) -> None:
         if self.last is None:
             raise RuntimeError(NOT_RECORDED)
@@ -70,6 +74,10 @@ class DeferredStream:
     num_run: int = 0
     queue: deque[tuple[str, Any]] = field(default_factory=deque)
 
+    @property
+    def waits(self) -> HostWaits:
+        return self.device.waits
+
     def enqueue(self, work: Work, *, label: str) -> None:
         self._append("work", work)
 
@@ -82,6 +90,7 @@ class DeferredStream:
         if event.last is not None:
             self._append("wait", event.last)
 
+    @blocks_host("Stream.synchronize")
     def synchronize(self) -> None:
         self.device.run_until([self._mark()])
 
@@ -118,8 +127,10 @@ class DeferredDevice:
     torch_device = "cpu"
     poisons = True
     fixed_shapes = False
+    clock_uncertainty_ns = 0
 
     def __init__(self, seed: int = 0) -> None:
+        self.waits = HostWaits(self.now_ns)
         compute, copy = DeferredStream(self, "compute"), DeferredStream(self, "copy")
         self.compute: Stream = compute
         self.copy: Stream = copy
@@ -142,6 +153,7 @@ class DeferredDevice:
         except Exception as error:
             raise DeviceError(build_failed(error)) from error
 
+    @blocks_host("Device.call")
     def call(self, work: Work) -> Any:
         """See base. An exception of the called program is the caller's alone; the device lives on."""
         for stream in self._streams:
@@ -157,6 +169,12 @@ class DeferredDevice:
     def capture(self, work: Work) -> None:
         """Nothing to prepare, and nothing runs."""
         self.check_open()
+
+    def free_bytes(self) -> int | None:
+        return free_host_bytes()
+
+    def host_phase(self, name: str, num_rows: int) -> None:
+        """Time passes by itself."""
 
     def now_ns(self) -> int:
         return next(self._ticks) * TICK_NS
