@@ -193,10 +193,11 @@ class WorkloadRun:
         """Requests answered so far."""
         return sum(handle.stage == "finished" for handle in self._handles)
 
-    def stop(self) -> None:
+    def cancel(self) -> None:
         """End it now; `finish` returns what there is."""
         self._stopped.set()
-        self._cancel()
+        for handle in tuple(self._handles):
+            handle.cancel()
 
     def finish(self) -> WorkloadResult:
         """Submit, and block until every request has ended and the engine stands idle.
@@ -209,7 +210,7 @@ class WorkloadRun:
             self._submit()
             reasons = tuple(self._wait(handle)["finish_reason"] for handle in self._handles)
         except BaseException:
-            self._cancel()
+            self.cancel()
             raise
         while self._engine.stats()["in_flight_steps"]:
             pass  # zombies ride one step more; each look takes place between two ticks
@@ -232,10 +233,6 @@ class WorkloadRun:
             except TimeoutError:
                 if self._stopped.is_set():  # once more: it may have been submitted meanwhile
                     handle.cancel()
-
-    def _cancel(self) -> None:
-        for handle in tuple(self._handles):
-            handle.cancel()
 
     def _result(self, reasons: tuple[str, ...]) -> WorkloadResult:
         metrics = [handle.metrics for handle in self._handles if handle.metrics is not None]

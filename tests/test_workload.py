@@ -112,7 +112,7 @@ def test_a_burst_arrives_before_the_first_step(engine: Engine) -> None:
 
 def test_a_stopped_run_ends_with_what_there_is(engine: Engine) -> None:
     playing = WorkloadRun(engine, replace(LONG, copies=32, rate_per_s=0.5))
-    stopper = threading.Timer(0, playing.stop)
+    stopper = threading.Timer(0, playing.cancel)
     stopper.start()
     result = playing.finish()
     stopper.join()

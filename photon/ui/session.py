@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from photon.ui.runs import Run
+from typing import Protocol
+
+
+class Cancellable(Protocol):
+    """What a tab has in an engine."""
+
+    def cancel(self) -> None: ...
 
 
 class Session:
@@ -14,7 +20,7 @@ class Session:
 
     def __init__(self) -> None:
         self.turn = 0
-        self.run: Run | None = None
+        self.run: Cancellable | None = None
         self.stop_asked = False
 
     def begin(self) -> int:
@@ -24,7 +30,7 @@ class Session:
         self.stop_asked = False
         return self.turn
 
-    def attach(self, turn: int, run: Run) -> None:
+    def attach(self, turn: int, run: Cancellable) -> None:
         """The turn's requests are in the engine now; Stop may have been pressed before they were."""
         if turn != self.turn:
             run.cancel()
