@@ -15,6 +15,10 @@ class ImageError(InvalidRequestError):
     """The image cannot be used: not an image, too large, truncated, unreachable."""
 
 
+class QueueFullError(InvalidRequestError):
+    """Too many requests wait; the same request may be taken a moment later."""
+
+
 class CheckpointError(PhotonError):
     """A model, tokenizer or adapter file does not hold what it should."""
 
