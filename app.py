@@ -64,9 +64,9 @@ def parse_flags(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     add(
         "--dtype",
-        choices=("float32", "bfloat16", "float16"),
-        default="float32",
-        help="of weights and KV cache",
+        choices=("auto", "bfloat16", "float32", "float16"),
+        default="auto",
+        help="of weights and KV cache; auto (the default): bfloat16 on CUDA, float32 on a CPU",
     )
     add(
         "--depth",
@@ -112,7 +112,7 @@ def load(flags: argparse.Namespace) -> tuple[Engine, Recorder]:
         PhotonError: the model or the device is not what the flags say; one sentence.
     """
     from photon import Engine, EngineConfig, load_model, open_device
-    from photon.errors import DeviceError
+    from photon.memory import choose_dtype
     from tracing.recorder import Recorder
 
     recorder = Recorder()
@@ -120,11 +120,8 @@ def load(flags: argparse.Namespace) -> tuple[Engine, Recorder]:
     model = load_model(flags.model, tokenizer=flags.tokenizer)
     device = open_device(flags.device)
     try:
-        if flags.dtype != "float32" and not is_cuda(device.name):
-            raise DeviceError(
-                f"--dtype {flags.dtype} needs --device cuda; {device.name} computes in float32."
-            )
-        return Engine(model, device, config, observers=[recorder], dtype=flags.dtype), recorder
+        dtype = choose_dtype(flags.dtype, device)
+        return Engine(model, device, config, observers=[recorder], dtype=dtype), recorder
     except BaseException:
         device.close()
         raise

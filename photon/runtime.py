@@ -15,7 +15,7 @@ import itertools
 from photon.config import EngineConfig
 from photon.device.base import Device, Work
 from photon.errors import DeviceError
-from photon.memory import num_pages
+from photon.memory import pool_pages
 from photon.model.weights import Adapter, Model
 from photon.pipeline import NUM_SLOTS, Step
 from photon.runner import ModelRunnerSpec
@@ -26,15 +26,22 @@ from photon.staging import stage_images, stage_masks, stage_prefill, stage_rows
 
 
 class Runtime:
-    """The device half of the engine. Every method but `wait`, `fence` and the set-up returns at once."""
+    """The device half of the engine. Every method but `wait`, `fence` and the set-up returns at once.
+
+    With `sync_masks` on, `sample` waits as well.
+    """
 
     def __init__(self, model: Model, device: Device, config: EngineConfig, dtype: str) -> None:
         self.model, self.device, self.config = model, device, config
+        self.sync_masks = False
+        """Injected on purpose, to teach and to test the leak detector: True makes the host wait, before it
+        samples a step, until the compute stream has run that step's forward. So does a pipeline that uploads
+        its masks with a blocking copy on the compute stream; depth 2 then gains nothing. Same tokens."""
         text, vision = model.config.text, model.config.vision
         self.num_rows = 2 * config.max_batch_size
         """batch_idx 1..num_rows: a full batch of zombies and a full batch of successors."""
         self.crop_budget = config.prefill_crop_budget or max(1 + vision.max_crops, MAX_PREFILL_ROWS)
-        self.num_pages = num_pages(model, device, config, dtype)
+        self.num_pages = pool_pages(model, device, config, dtype)
         self.shapes = SlotShapes(
             rows=config.max_batch_size,
             pages_per_row=-(-text.max_context // config.page_size),
@@ -98,6 +105,9 @@ class Runtime:
     def sample(self, step: Step, masks: list[Mask]) -> None:
         """Upload the masks beside the forward, sample behind it, and copy the results to the host."""
         slot, compute, copy = self.slots[step.slot], self.device.compute, self.device.copy
+        slot.is_synced = self.sync_masks
+        if slot.is_synced:
+            compute.synchronize()
         self.device.host_phase("sample", len(step.rows))
         self._upload_masks(slot, [*masks, *[Mask.ANY] * step.padding])
         compute.record_event(slot.sample_started)

@@ -1,0 +1,152 @@
+"""Pins what memory decides: dtype, pages, a refusal of what does not fit; and that loading takes it once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from engines import tiny_model
+from safetensors.torch import save_file
+
+from photon import Engine, EngineConfig
+from photon.device.deferred import DeferredDevice
+from photon.device.host_memory import free_host_bytes
+from photon.errors import DeviceError
+from photon.memory import choose_dtype, kv_page_bytes, pages_of, pool_pages
+from photon.model.config import ModelConfig, TextConfig
+from photon.model.moondream import Moondream
+
+MIB = 1 << 20
+TEXT = tiny_model().config.text
+PER_REQUEST = pages_of(TEXT, 16)
+WORK = 256 * MIB
+PEAK = """
+import json, resource, sys
+from pathlib import Path
+import torch
+from photon.model.config import ModelConfig
+from photon.model.weights import Checkpoint
+torch.set_num_threads(1)
+def peak_bytes():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+path = Path(sys.argv[1])
+config = ModelConfig.from_dict(json.loads(path.with_name("config.json").read_text()))
+checkpoint = Checkpoint.open(path, config)
+before = peak_bytes()
+model = checkpoint.build("cpu", torch.bfloat16)
+print((peak_bytes() - before) / path.stat().st_size)
+"""
+
+
+class SmallDevice(DeferredDevice):
+    """Has so much memory left."""
+
+    def __init__(self, free_bytes: int | None, torch_device: str = "cpu") -> None:
+        super().__init__()
+        self._free_bytes = free_bytes
+        self.torch_device = torch_device
+
+    def free_bytes(self) -> int | None:
+        return self._free_bytes
+
+
+def pages(free_bytes: int | None, dtype: str = "float32", **config: int) -> int:
+    return pool_pages(tiny_model(), SmallDevice(free_bytes), EngineConfig(**config), dtype)
+
+
+def weights_bytes(item: int) -> int:
+    return sum(parameter.numel() for parameter in tiny_model().checkpoint.build().parameters()) * item
+
+
+def test_with_room_there_are_pages_for_a_full_batch() -> None:
+    assert pages(10**12, max_batch_size=8) == pages(None, max_batch_size=8) == 8 * PER_REQUEST
+    assert pages(10**12, num_pages=5) == 5
+
+
+@pytest.mark.parametrize(("dtype", "item"), [("float32", 4), ("bfloat16", 2)])
+def test_pages_are_sized_from_what_the_model_leaves(dtype: str, item: int) -> None:
+    page_bytes = kv_page_bytes(TEXT, 16, dtype)
+    assert page_bytes == 2 * 2 * 32 * item * 16  # layers, keys and values, width, item, positions
+    left = (PER_REQUEST + 2) * page_bytes
+    assert pages(weights_bytes(item) + WORK + left, dtype) == PER_REQUEST + 2
+
+
+def test_a_model_that_does_not_fit_is_refused_with_both_numbers() -> None:
+    with pytest.raises(DeviceError) as caught:
+        pages(WORK)
+    assert str(caught.value) == (
+        "moondream2 in float32 needs about 0.3 GB on deferred (weights 0.0 GB), but only 0.3 GB are free; "
+        "close other programs, or load it in bfloat16."
+    )
+    with pytest.raises(DeviceError, match=r"close other programs\.$"):
+        pages(WORK, "bfloat16")
+
+
+def test_pages_that_were_asked_for_must_fit() -> None:
+    free_bytes = weights_bytes(4) + WORK + 20 * kv_page_bytes(TEXT, 16, "float32")
+    assert pages(free_bytes, num_pages=20) == 20
+    with pytest.raises(DeviceError, match="are free"):
+        pages(free_bytes, num_pages=21)
+
+
+def test_an_engine_refuses_before_it_loads() -> None:
+    device = SmallDevice(WORK)
+    with pytest.raises(DeviceError, match="are free"):
+        Engine(tiny_model(), device, threaded=False)
+    device.load(Nothing())  # it had loaded nothing: a runner is still welcome
+
+
+class Nothing:
+    def build(self, torch_device: str) -> object:
+        return object()
+
+
+def test_auto_is_bfloat16_on_cuda_and_float32_elsewhere() -> None:
+    cpu, cuda = SmallDevice(None), SmallDevice(None, "cuda:0")
+    assert [choose_dtype("auto", device) for device in (cpu, cuda)] == ["float32", "bfloat16"]
+    assert choose_dtype("bfloat16", cpu) == "bfloat16"
+    assert choose_dtype("float16", cuda) == "float16"
+    with pytest.raises(DeviceError, match="float16 needs a CUDA device; use bfloat16 or float32"):
+        choose_dtype("float16", cpu)
+
+
+def test_free_memory_is_the_machines_or_the_containers(tmp_path: Path) -> None:
+    assert free_host_bytes(tmp_path) is None
+    write(tmp_path / "proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:   4000 kB\n")
+    assert free_host_bytes(tmp_path) == 4000 * 1024
+    write(tmp_path / "sys/fs/cgroup/memory.max", "max\n")
+    write(tmp_path / "sys/fs/cgroup/memory.current", "1000000\n")
+    write(tmp_path / "sys/fs/cgroup/memory.stat", "anon 5\ninactive_file 600000\n")
+    assert free_host_bytes(tmp_path) == 4000 * 1024
+    write(tmp_path / "sys/fs/cgroup/memory.max", "1500000\n")
+    assert free_host_bytes(tmp_path) == 1_500_000 - 1_000_000 + 600_000
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has other units elsewhere")
+def test_loading_takes_the_weights_once(tmp_path: Path) -> None:
+    """At most 1.15 times the file, at 77 million parameters; the full size is `full_size.py`'s."""
+    text = {"dim": 512, "ff_dim": 2048, "n_layers": 24, "vocab_size": 512, "n_heads": 8, "n_kv_heads": 8}
+    vision = {"enc_dim": 64, "enc_n_layers": 1, "enc_ff_dim": 64, "enc_n_heads": 2, "proj_out_dim": 512}
+    raw = {"text": text, "vision": {**vision, "proj_inner_dim": 64}, "region": {"dim": 512, "inner_dim": 64}}
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    with torch.device("meta"):
+        shapes = {name: p.shape for name, p in Moondream(ModelConfig.from_dict(raw)).state_dict().items()}
+    path = tmp_path / "model.safetensors"
+    save_file({name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in shapes.items()}, path)
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, str(path)], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert float(done.stdout) <= 1.15
+
+
+def test_a_page_of_moondream_2_holds_what_the_facts_say() -> None:
+    assert kv_page_bytes(TextConfig(), 1, "bfloat16") == 196_608
