@@ -125,14 +125,14 @@ class Engine(Client):
 
     def _launch(self) -> None:
         """Plan the next step and enqueue its forward."""
-        plan_start = self._tracer.now()
+        plan_start = self._tracer.start()
         plan = self._scheduler.plan(self._roster.waiting, self._roster.running, self._residency.capacity())
         if plan is None:
             self._resolve_stall()
             return
         step = self._new_step(plan)
         self._tracer.host("plan", plan_start, step)
-        launch_start = self._tracer.now()
+        launch_start = self._tracer.start(may_wait=False)
         self._roster.hold(step)
         try:
             self._roster.equip(step)
@@ -150,7 +150,7 @@ class Engine(Client):
 
     def _sample(self, step: Step) -> None:
         """Masks from the state that the last commit left, then sampling and the copy to the host."""
-        start = self._tracer.now()
+        start = self._tracer.start(may_wait=False)
         try:
             self._runtime.sample(step, [self._roster.mask_of(sequence) for sequence in step.rows])
         except Exception as error:
@@ -163,7 +163,7 @@ class Engine(Client):
     def _commit(self, step: Step) -> None:
         """Wait for the step's tokens and hand them out; zombies are dropped and released."""
         self._pipeline.begin_commit(step)
-        wait_start = self._tracer.now()
+        wait_start = self._tracer.start()
         self._runtime.wait(step)
         self._tracer.host("wait", wait_start, step)
         now, tokens = self.device.now_ns(), self._runtime.results(step)

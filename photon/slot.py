@@ -124,6 +124,8 @@ class DecodeSlot:
         """What the device's masks block holds in its first rows: what the step is sampled under."""
         self.has_new_masks = False
         """The step had to upload its masks."""
+        self.is_synced = False
+        """The host waited for the compute stream before it sampled: `Runtime.sync_masks`."""
 
     step: Any
     prompt: Any
@@ -134,8 +136,9 @@ class DecodeSlot:
     @property
     def waits(self) -> str:
         """Who waited for which event in the slot's step, by verb."""
+        host = "host for the compute stream, " if self.is_synced else ""
         masks = "compute for masks_ready, " if self.has_new_masks else ""
-        return f"launch: nothing | sample: {masks}copy for sampled | commit: host for copied"
+        return f"launch: nothing | sample: {host}{masks}copy for sampled | commit: host for copied"
 
     def poison_results(self) -> None:
         """Fill the result block with 0xFF: -1 as int64, NaN as float32."""

@@ -2,11 +2,15 @@
 
 Whatever a step's record says is read where the step keeps it (I15): positions and masks from its slot's
 host blocks, which no later step has touched, and the rows' state on both sides of the commit.
+
+Inside launch and sample the host must not wait for the device (I13). A wait there is a sync leak: a span of
+its own, "sync: CALL in FUNCTION", inside that verb's span.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from typing import NamedTuple
@@ -39,19 +43,47 @@ class Tracer:
         self._observers = Observers(observers)
         self._device = device
         self._ids = ids
+        self._may_wait = True
+        self._leaks: list[tuple[str, int, int]] = []  # name, start and end of each
+        if observers:
+            device.waits.on_wait = self._waited
 
     def __bool__(self) -> bool:
         return bool(self._observers)
 
-    def now(self) -> int:
-        """The start of a span, or 0 when nobody listens."""
-        return self._device.now_ns() if self._observers else 0
+    def start(self, *, may_wait: bool = True) -> int:
+        """The start of a host span, or 0 when nobody listens.
+
+        may_wait: False in launch and sample: a wait for the device before the span's end is a leak.
+        """
+        if not self._observers:
+            return 0
+        self._may_wait = may_wait
+        return self._device.now_ns()
 
     def host(self, name: str, start_ns: int, step: Step, num_zombies: int = 0) -> None:
         """A host span from `start_ns` until now."""
-        if self._observers:
-            end_ns = self._device.now_ns()
-            self._observers.span(Span("host", name, start_ns, end_ns, *_tail(step, num_zombies)))
+        if not self._observers:
+            return
+        end_ns, tail, self._may_wait = self._device.now_ns(), _tail(step, num_zombies), True
+        if self._leaks:
+            self._report_leaks(start_ns, tail)
+        self._observers.span(Span("host", name, start_ns, end_ns, *tail))
+
+    def _report_leaks(self, start_ns: int, tail: tuple[int, int, str, int, int, int]) -> None:
+        """Those inside the span that began at `start_ns`; older ones are of a step that was abandoned."""
+        for name, began_ns, ended_ns in self._leaks:
+            if began_ns >= start_ns:
+                self._observers.span(Span("host", name, began_ns, ended_ns, *tail))
+        self._leaks.clear()
+
+    def _waited(self, call: str, start_ns: int) -> None:
+        """The host has waited for the device since `start_ns`; see `photon.device.waits`."""
+        if self._may_wait:
+            return
+        while self._leaks and self._leaks[-1][1] >= start_ns:  # a part of this wait
+            self._leaks.pop()
+        self._leaks.append((f"sync: {call} in {_calling_function()}", start_ns, self._device.now_ns()))
 
     def mark(self, name: str, request_id: int, step_id: int, time_ns: int) -> None:
         if self._observers:
@@ -87,6 +119,17 @@ class Tracer:
 def _tail(step: Step, num_zombies: int) -> tuple[int, int, str, int, int, int]:
     """The fields that all spans of a step share."""
     return step.step_id, step.slot, step.kind, len(step.rows), num_zombies, step.padding
+
+
+def _calling_function() -> str:
+    """The innermost function of photon that waits: not the devices' own and not this module's."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        module = frame.f_globals["__name__"]
+        if module.startswith("photon.") and not module.startswith(("photon.device.", __name__)):
+            break
+        frame = frame.f_back
+    return frame.f_code.co_qualname
 
 
 def device_spans(commit: Commit, time_ns: Callable[[Event], int]) -> list[Span]:

@@ -231,6 +231,31 @@ def test_call_runs_behind_all_work_and_returns_the_result(rig: Rig) -> None:
     assert rig.device.call(Work("echo", arguments)) == arguments
 
 
+def test_a_listener_hears_of_every_wait_of_the_host(rig: Rig) -> None:
+    device, event, heard = rig.device, rig.device.event(), []
+    device.waits.on_wait = lambda call, start_ns: heard.append((call, start_ns))
+    begin = device.now_ns()
+    rig.run("mix", 0, 1)
+    device.compute.record_event(event)
+    device.copy.wait_event(event)
+    event.synchronize()
+    device.copy.synchronize()
+    assert [call for call, _ in heard] == ["Event.synchronize", "Stream.synchronize"]
+    device.call(Work("echo"))
+    device.waits.on_wait = None
+    assert heard[-1][0] == "Device.call"
+    assert all(begin <= start_ns <= device.now_ns() for _, start_ns in heard)
+
+
+def test_a_wait_that_fails_is_heard_of_as_well(fresh: Rig) -> None:
+    heard: list[str] = []
+    fresh.device.waits.on_wait = lambda call, start_ns: heard.append(call)
+    fresh.run("fail", "broken")
+    with pytest.raises(DeviceError, match="broken"):
+        fresh.device.compute.synchronize()
+    assert heard == ["Stream.synchronize"]
+
+
 def test_event_times_follow_the_order_of_the_stream_and_lie_on_the_host_clock(rig: Rig) -> None:
     events = [rig.device.event(timing=True) for _ in range(4)]
     before = rig.device.now_ns()
@@ -240,7 +265,7 @@ def test_event_times_follow_the_order_of_the_stream_and_lie_on_the_host_clock(ri
     events[-1].synchronize()
     assert all(event.query() for event in events)
     times = [rig.device.time_ns(event) for event in events]
-    slack = getattr(rig.device, "clock_uncertainty_ns", 0)
+    slack = rig.device.clock_uncertainty_ns
     assert times == sorted(times)
     assert before - slack <= times[0]
     assert times[-1] <= rig.device.now_ns() + slack

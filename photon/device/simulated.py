@@ -23,6 +23,7 @@ from typing import Any
 from photon.device.base import Event, RunnerSpec, Stream, Work
 from photon.device.cost import CostModel
 from photon.device.failures import CLOSED, NO_TIME, NOT_RECORDED, build_failed, program_failed
+from photon.device.waits import HostWaits, blocks_host
 from photon.errors import DeviceError
 
 NEVER = 1 << 62
@@ -33,6 +34,7 @@ class SimulatedEvent:
 
     def __init__(self, device: SimulatedDevice, timing: bool) -> None:
         self._device = device
+        self.waits = device.waits
         self.timing = timing
         self.time_ns: int | None = None
         """Of the last record; NEVER behind a failure."""
@@ -40,6 +42,7 @@ class SimulatedEvent:
     def query(self) -> bool:
         return self.time_ns is not None and self.time_ns <= self._device.now_ns()
 
+    @blocks_host("Event.synchronize")
     def synchronize(self) -> None:
         if self.time_ns is None:
             raise RuntimeError(NOT_RECORDED)
@@ -51,6 +54,7 @@ class SimulatedStream:
 
     def __init__(self, device: SimulatedDevice, name: str) -> None:
         self._device = device
+        self.waits = device.waits
         self.name = name
         self._end_ns = 0
 
@@ -67,6 +71,7 @@ class SimulatedStream:
         self._device.check_open()
         self._end_ns = max(self._end_ns, event.time_ns or 0)
 
+    @blocks_host("Stream.synchronize")
     def synchronize(self) -> None:
         self._device.wait_until(self._end_ns)
 
@@ -88,6 +93,7 @@ class SimulatedDevice:
         self.cost = cost
         self.name = f"simulated {cost.name}"
         self._build = runner
+        self.waits = HostWaits(self.now_ns)
         self.compute: Stream = SimulatedStream(self, "compute")
         self.copy: Stream = SimulatedStream(self, "copy")
         self._runner: Any = None
@@ -107,6 +113,7 @@ class SimulatedDevice:
         except Exception as error:
             raise DeviceError(build_failed(error)) from error
 
+    @blocks_host("Device.call")
     def call(self, work: Work) -> Any:
         """See base. An exception of the called program is the caller's alone; the device lives on."""
         self.check_open()
@@ -123,6 +130,9 @@ class SimulatedDevice:
     def capture(self, work: Work) -> None:
         """Nothing to prepare, and nothing runs."""
         self.check_open()
+
+    def free_bytes(self) -> int | None:
+        return None
 
     def free_bytes(self) -> int | None:
         return None
