@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracing.bubbles import Bubble, bubbles
+from tracing.bubbles import bubbles
 from tracing.metrics import METRICS, bound, summary
 from tracing.requests import request_lives
 from tracing.trace import MarkRecord, RowRecord, SpanRecord, Trace
@@ -114,6 +114,9 @@ def test_one_request_without_any_span_is_one_bubble() -> None:
         ("pipeline_depth", 0.95),
         ("slot_balance", 0.5),
         ("launch_latency_us", 50),
+        ("sync_leaks", 0),
+        ("sync_leak_ms", 0),
+        ("predicted_gain_percent", 80),  # a step of 250 us on the device and 200 us on the host
         ("zombie_rows", 1),
         ("zombie_rows_percent", 25),
         ("zombie_tax_upper_percent", 25),
@@ -148,30 +151,6 @@ def test_overlap_by_hand() -> None:
     assert values["overlap_factor"] == pytest.approx(1.2)
     assert values["pipeline_depth"] == pytest.approx(1.5)  # 600 us and 900 us
     assert bound(overlapped()) == "device"
-
-
-def test_bubbles_name_what_the_device_waited_for() -> None:
-    first, second, last = bubbles(serial())
-    assert first == Bubble(0, 150_000, 0, 100_000, 50_000, first.phases)
-    assert dict(first.phases) | {"plan": 50_000, "launch": 50_000} == dict(first.phases)
-    assert second.step_id == 1
-    assert (second.host_ns, second.latency_ns) == (200_000, 50_000)
-    assert dict(second.phases)["commit"] == dict(second.phases)["launch"] == 100_000
-    assert (last.step_id, last.cause) == (-1, "commit")  # the run's last commit: no work follows
-
-
-def test_a_gap_before_device_sampling_is_blamed_on_the_host_sample() -> None:
-    spans = [host("launch", 0, 10), device(10, 20), host("sample", 20, 90)]
-    spans.append(SpanRecord("compute", "sample", 95 * US, 100 * US, 0, 0, "decode"))
-    found = bubbles(Trace.of(spans, [mark("arrival", 0), mark("finish", 100)]))
-    assert (found[-1].host_ns, found[-1].latency_ns, found[-1].cause) == (70_000, 5_000, "sample")
-
-
-def test_a_late_device_is_launch_latency() -> None:
-    spans = [host("launch", 0, 10), device(90, 100)]
-    found = bubbles(Trace.of(spans, [mark("arrival", 0), mark("finish", 100)]))
-    assert found[0].cause == "launch latency"
-    assert found[0].host_ns + found[0].latency_ns == 90_000
 
 
 def test_idle_without_demand_is_no_bubble() -> None:
@@ -230,6 +209,26 @@ def test_lives_of_requests() -> None:
     assert (life.arrival_ns, life.admitted_ns, life.first_token_ns) == (0, 50_000, 500_000)
     assert life.end_ns == MS
     assert life.tokens_ns == (500_000, MS)
+
+
+def test_the_upload_of_a_step_is_device_work_and_its_first() -> None:
+    spans = [
+        host("launch", 0, 10),
+        SpanRecord("compute", "h2d", 20 * US, 30 * US, 0, 0, "decode"),
+        device(30, 50),
+    ]
+    values = summary(Trace.of(spans))
+    assert values["device_busy_percent"] == pytest.approx(60)
+    assert values["launch_latency_us"] == pytest.approx(10)
+
+
+def test_waits_inside_a_launch_are_no_host_work_and_count_as_leaks() -> None:
+    spans = [host("launch", 0, 100), host("sync: Event.synchronize in Runtime.launch", 20, 60)]
+    spans += [host("injected: slow commit", 100, 130), host("wait", 130, 200), device(0, 200)]
+    values = summary(Trace.of(spans))
+    assert values["host_hidden_percent"] == 100
+    assert values["overlap_factor"] == pytest.approx((60 + 30 + 200) / 200)
+    assert (values["sync_leaks"], values["sync_leak_ms"]) == (1, pytest.approx(0.04))
 
 
 def test_the_table_says_each_formula_once() -> None:

@@ -7,7 +7,9 @@ Knows its producer only by the protocols in `protocol`; imports nothing of photo
     trace       Trace: immutable, sorted records of one time window
     intervals   union, intersect, subtract, total; pure
     requests    what marks and rows say about each request; demand
-    bubbles     when the device idled although it was wanted, and why
+    bubbles     when the device idled although it was wanted, why, and what to do about it
+    leaks       where the host waited for the device and must not
+    predict     what two steps in flight would gain
     latency     metrics of requests: TTFT, ITL, throughput
     values      their arithmetic: None where there is nothing to divide
     metrics     one pure function per metric, its formula in the docstring

@@ -1,4 +1,4 @@
-"""Bubbles: when the device idled although some request wanted it, and what it waited for.
+"""Bubbles: when the device idled although some request wanted it, what it waited for, and what to do.
 
     D   demand       ###########################        union of [arrival, finish) over requests
     G   device busy  ..######....#####..########        union of all spans of the compute track
@@ -7,45 +7,136 @@
 The device work g that ends a gap [a, b) was enqueued by a host span of the same step (`sample` for
 device sampling, `launch` for everything else). Until that span ended the host was late; the rest is
 launch latency: g was enqueued and had not started. When no device work ends the gap (the last
-commit of a run, an unknown launch) all of it is the host's.
+commit of a run, an unknown launch) all of it is the host's. What the host did meanwhile is told by its
+innermost spans: a wait inside a launch counts as that wait, not as launch.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from tracing.intervals import Intervals, clip, covered, pairs, subtract, union
+from tracing.intervals import Intervals, clip, pairs, subtract, union
+from tracing.lanes import HOST_PHASES, phase_of
 from tracing.requests import demand
 from tracing.trace import Table, Trace
 
 EPSILON_NS = 2_000
-HOST_WORK = ("plan", "launch", "sample", "commit")
+PHASES = (*HOST_PHASES, "sync", "injected", "other")
 LATENCY = "launch latency"
+MIN_SHARE = 0.05  # of a bubble that a part must have to be named in its sentence
+
+
+class Part(NamedTuple):
+    """What the host did for some of a bubble; name "other": nothing that is traced."""
+
+    name: str
+    step_id: int
+    ns: int
 
 
 class Bubble(NamedTuple):
-    """[start_ns, end_ns); host_ns + latency_ns is its length; `phases` says what the host did in host_ns."""
+    """[start_ns, end_ns); host_ns + latency_ns is its length; `parts` says what the host did in host_ns."""
 
     start_ns: int
     end_ns: int
     step_id: int  # of the device work that ended it; -1: none did
     host_ns: int
     latency_ns: int
-    phases: tuple[tuple[str, int], ...]  # (plan | launch | sample | commit | wait | other, ns)
+    parts: tuple[Part, ...] = ()
+    work: str = ""  # name of the device work that ended it
+    case: str = ""  # "arrival": it began with a request; "end": no device work ended it; "blocking": it
+    # ended in a decode that was launched only after the commit of the step before
+
+    @property
+    def phases(self) -> tuple[tuple[str, int], ...]:
+        """(plan | launch | sample | wait | commit | sync | injected | other, ns), all of them."""
+        sums = dict.fromkeys(PHASES, 0)
+        for part in self.parts:
+            phase = phase_of(part.name)
+            sums[phase if phase in sums else "other"] += part.ns
+        return tuple(sums.items())
 
     @property
     def cause(self) -> str:
         """What the largest part of it was spent on."""
-        parts = [*self.phases, (LATENCY, self.latency_ns)]
-        return max(parts, key=lambda part: part[1])[0]
+        return max((*self.phases, (LATENCY, self.latency_ns)), key=lambda part: part[1])[0]
+
+    @property
+    def text(self) -> str:
+        """One sentence: why the device idled, and what to do about it."""
+        return f"The device idled {_ms(self.end_ns - self.start_ns)} {self._because()}; {self._remedy()}."
+
+    def _because(self) -> str:
+        least = MIN_SHARE * (self.end_ns - self.start_ns)
+        done = [part for part in self.parts if part.ns >= least]
+        reasons = [f"{_doing(part)} ({_ms(part.ns)})" for part in done]
+        listed = " and ".join(filter(None, (", ".join(reasons[:-1]), *reasons[-1:])))
+        host = f"because the host was still {listed}" if reasons else ""
+        if self.latency_ns < least:
+            return host or "because the host was late"
+        late = f"{self.work or 'the work'} of step {self.step_id}, already enqueued, took"
+        late += f" {_ms(self.latency_ns)} to begin"
+        return f"{host}, and {late}" if host else f"because {late}"
+
+    def _remedy(self) -> str:
+        if self.cause in ("sync", "injected"):
+            return _REMEDIES[self.cause]
+        return _CASES.get(self.case) or _REMEDIES[self.cause]
+
+
+_CASES = {
+    "arrival": "the request came to an idle device, so nothing could hide its first launch",
+    "end": "no step followed while a request was open, so there was nothing to launch earlier",
+    "blocking": "at depth 2 the next forward would have been launched before that",
+}
+_LATE = "the host was slower than the device here: less host work per step, or more rows in each, closes it"
+_REMEDIES = {
+    "plan": _LATE,
+    "launch": _LATE,
+    "commit": _LATE,
+    "sample": "sampling needs the commit before it: a shorter commit and sample on the host close it",
+    "wait": "nothing further was in flight behind the step that the host waited for",
+    "sync": "a launch or sample that does not wait for the device closes it",
+    "injected": "the time was added on purpose and goes when its knob is at 0",
+    "other": "this lies outside the engine's steps: a request in preparation, or the thread or core held"
+    " by something else",
+    LATENCY: "work that is launched while the device is still busy hides this",
+}
+_VERBS = {"plan": "planning", "launch": "launching", "commit": "committing", "wait": "waiting for"}
+_VERBS["sample"] = "preparing the sampling of"
+
+
+def _doing(part: Part) -> str:
+    phase, _, detail = part.name.partition(": ")
+    if phase == "sync":
+        return f"waiting for the device in the middle of step {part.step_id} ({detail})"
+    if phase == "injected":
+        return f"held up on purpose by {detail}"
+    if phase in _VERBS:
+        return f"{_VERBS[phase]} step {part.step_id}"
+    return "in no traced phase" if part.name == "other" else f"in {part.name} of step {part.step_id}"
+
+
+def _ms(ns: int) -> str:
+    return f"{ns / 1e6:.2f} ms" if ns >= 100_000 else f"{ns / 1e6:.3f} ms"
+
+
+# --- sets -----------------------------------------------------------------------------------------
 
 
 def device_busy(trace: Trace) -> Intervals:
     """G = union of the compute track's spans, in the window."""
-    rows = trace.where("compute")
-    return clip(union(pairs(rows["start_ns"], rows["end_ns"])), *trace.window)
+    return clip(_union(trace.where("compute")), *trace.window)
+
+
+def host_work(trace: Trace) -> Intervals:
+    """H = union of the host track's spans without its waits and sync leaks, in the window."""
+    waits = _union(trace.where("host", "wait", "sync:"))
+    return clip(subtract(_union(trace.where("host")), waits), *trace.window)
 
 
 def gaps(trace: Trace) -> Intervals:
@@ -53,46 +144,107 @@ def gaps(trace: Trace) -> Intervals:
     return subtract(demand(trace), device_busy(trace))
 
 
+def _union(rows: Table) -> Intervals:
+    return union(pairs(rows["start_ns"], rows["end_ns"]))
+
+
+# --- causes ---------------------------------------------------------------------------------------
+
+
 def bubbles(trace: Trace) -> list[Bubble]:
     """The gaps longer than EPSILON_NS, each with its cause, in order of time."""
     found = gaps(trace)
     found = found[found[:, 1] - found[:, 0] > EPSILON_NS]
-    steps, host = _host_parts(trace, found)
-    ends = found[:, 0] + host
-    parts = _phases(trace, found[:, 0], ends)
-    return [
-        Bubble(a, b, step, own, b - a - own, tuple(zip(parts, column, strict=True)))
-        for (a, b), step, own, *column in zip(
-            found.tolist(), steps, host.tolist(), *(p.tolist() for p in parts.values()), strict=True
-        )
-    ]
-
-
-def _host_parts(trace: Trace, found: Intervals) -> tuple[list[int], np.ndarray]:
-    """Per gap: the step of the device work that ends it, and for how much of it the host was late."""
+    if not len(found):
+        return []
     device = trace.where("compute")
-    enqueued = {name: _ends(trace.where("host", name)) for name in ("launch", "sample")}
-    following = np.searchsorted(device["start_ns"], found[:, 1])
-    steps, host = [], []
-    for (a, b), i in zip(found.tolist(), following.tolist(), strict=True):
-        work = device[i] if i < len(device) and device["start_ns"][i] == b else None
-        by = "sample" if work is not None and trace.names[work["name"]] == "sample" else "launch"
-        done = None if work is None else enqueued[by].get(int(work["step_id"]))
-        steps.append(-1 if work is None else int(work["step_id"]))
-        host.append(b - a if done is None else min(max(done - a, 0), b - a))
-    return steps, np.array(host, np.int64)
+    enqueued = {name: _by_step(trace.where("host", name), "end_ns") for name in ("launch", "sample")}
+    following = np.searchsorted(device["start_ns"], found[:, 1]).tolist()
+    leaves, blocking = host_leaves(trace), _blocking(trace)
+    ends = [leaf.end_ns for leaf in leaves]
+    arrivals = {mark.time_ns for mark in trace.marks if mark.name == "arrival"}
+    bubbles = []
+    for (a, b), i in zip(found.tolist(), following, strict=True):
+        step, name, done = -1, "", None
+        if i < len(device) and device["start_ns"][i] == b:
+            step, name = int(device["step_id"][i]), trace.names[device["name"][i]]
+            done = enqueued["sample" if name == "sample" else "launch"].get(step)
+        host = b - a if done is None else min(max(done - a, 0), b - a)
+        parts = _parts(leaves, bisect_right(ends, a), a, a + host)
+        case = "end" if step < 0 else "blocking" if name != "sample" and step in blocking else ""
+        case = "arrival" if a in arrivals else case
+        bubbles.append(Bubble(a, b, step, host, b - a - host, parts, name, case))
+    return bubbles
 
 
-def _ends(rows: Table) -> dict[int, int]:
-    return dict(zip(rows["step_id"].tolist(), rows["end_ns"].tolist(), strict=True))
+def _by_step(rows: Table, column: str) -> dict[int, int]:
+    return dict(zip(rows["step_id"].tolist(), rows[column].tolist(), strict=True))
 
 
-def _phases(trace: Trace, starts: np.ndarray, ends: np.ndarray) -> dict[str, np.ndarray]:
-    """Per name of host work: how much of each [start, end) it covers; "other": none of them did."""
-    parts = {}
-    for name in (*HOST_WORK, "wait"):
-        rows = trace.where("host", name)
-        spans = union(pairs(rows["start_ns"], rows["end_ns"]))
-        parts[name] = covered(spans, ends) - covered(spans, starts)
-    parts["other"] = np.maximum(ends - starts - sum(parts.values()), 0)
-    return parts
+class Leaf(NamedTuple):
+    """A stretch of the host's time and the innermost span that covers it."""
+
+    start_ns: int
+    end_ns: int
+    name: str
+    step_id: int
+
+
+def host_leaves(trace: Trace) -> list[Leaf]:
+    """The host's spans cut into disjoint pieces, in order."""
+    rows = trace.where("host")
+    fields = (rows[name].tolist() for name in ("start_ns", "end_ns", "name", "step_id"))
+    leaves: list[Leaf] = []
+    opened: list[tuple[int, str, int]] = []  # end, name, step of the spans around `at`
+    at = 0
+
+    def until(time: int) -> None:
+        nonlocal at
+        while opened and at < time:
+            end, name, step = opened[-1]
+            if min(end, time) > at:
+                leaves.append(Leaf(at, min(end, time), name, step))
+                at = min(end, time)
+            if end <= time:
+                opened.pop()
+
+    for start, end, code, step in zip(*fields, strict=True):
+        until(start)
+        at = start
+        opened.append((end, trace.names[code], step))
+    until(max((end for end, _, _ in opened), default=0))
+    return leaves
+
+
+def _parts(leaves: list[Leaf], first: int, start: int, end: int) -> tuple[Part, ...]:
+    """What the host did in [start, end), in order; leaves[first] is the first that ends after `start`."""
+    sums: dict[tuple[str, int], int] = {}
+    for i in range(first, len(leaves)):
+        a, b, name, step = leaves[i]
+        if a >= end:
+            break
+        sums[name, step] = sums.get((name, step), 0) + min(b, end) - max(a, start)
+    rest = end - start - sum(sums.values())
+    parts = [Part(name, step, ns) for (name, step), ns in sums.items()]
+    return (*parts, Part("other", -1, rest)) if rest else tuple(parts)
+
+
+def steps_overlap(trace: Trace) -> bool:
+    """True when some step was launched before the one launched before it was committed: depth 2."""
+    flights = _flights(trace)
+    return any(start < end for (_, end, _), (start, _, _) in pairwise(flights))
+
+
+def _flights(trace: Trace) -> list[tuple[int, int, int]]:
+    """(launch start, commit end, step) of the steps of which both are known, in order of launch."""
+    starts = _by_step(trace.where("host", "launch"), "start_ns")
+    ends = _by_step(trace.where("host", "commit"), "end_ns")
+    return sorted((starts[step], ends[step], step) for step in starts.keys() & ends.keys())
+
+
+def _blocking(trace: Trace) -> set[int]:
+    """Decode steps launched after the commit of the step before, in a trace where all steps are."""
+    decode = set(trace.where("host", "launch", kind="decode")["step_id"].tolist())
+    if steps_overlap(trace):
+        return set()
+    return {step for (_, _, before), (_, _, step) in pairwise(_flights(trace)) if before == step - 1} & decode

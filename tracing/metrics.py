@@ -1,7 +1,7 @@
 """The metrics: one pure function of a Trace each, its formula in the docstring's first sentence.
 
     W  the trace's window, |W| its length        U  union of intervals, |.| total length
-    G  U(compute spans) in W: device busy        H  U(host spans except wait) in W: host work
+    G  U(compute spans) in W: device busy        H  U(host spans) \\ U(wait, sync: spans) in W: host work
     D  U([arrival, finish) of requests) in W     C  U(d2h spans) in W
 
 Every function returns None where there is nothing to divide by. Device busy, bubble, zombie tax use
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracing.bubbles import bubbles, device_busy, gaps
-from tracing.intervals import Intervals, clip, intersect, pairs, subtract, total, union
+from tracing.bubbles import bubbles, device_busy, gaps, host_work
+from tracing.intervals import clip, intersect, pairs, subtract, total, union
 from tracing.latency import (
     itl_p50_ms,
     itl_p99_ms,
@@ -29,6 +29,8 @@ from tracing.latency import (
     ttft_p50_ms,
     ttft_p99_ms,
 )
+from tracing.leaks import sync_leak_ms, sync_leaks
+from tracing.predict import predicted_gain_percent
 from tracing.requests import demand
 from tracing.trace import Table, Trace
 from tracing.values import Value, length, percent, percentile, ratio
@@ -143,7 +145,7 @@ def slot_balance(trace: Trace) -> Value:
 def launch_latency_us(trace: Trace) -> Value:
     """median over steps of (first device span start - launch end). Above 0 the step was queued."""
     launched = _by_step(trace.where("host", "launch"), "end_ns")
-    rows = trace.where("compute", "vision", "prefill", "forward")[::-1]  # the first of a step wins
+    rows = trace.where("compute")[::-1]  # the first of a step wins
     begun = _by_step(rows, "start_ns")
     return percentile([(begun[s] - launched[s]) / 1e3 for s in begun.keys() & launched.keys()], 50)
 
@@ -224,6 +226,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("pipeline depth", "steps", pipeline_depth),
     Metric("slot balance", "", slot_balance),
     Metric("launch latency p50", "us", launch_latency_us),
+    Metric("sync leaks", "", sync_leaks),
+    Metric("sync leak time", "ms", sync_leak_ms),
+    Metric("predicted gain of depth 2", "%", predicted_gain_percent),
     Metric("zombie rows, number", "rows", zombie_rows),
     Metric("zombie rows", "%", zombie_rows_percent),
     Metric("zombie tax, upper bound", "%", zombie_tax_upper_percent),
@@ -249,13 +254,6 @@ def summary(trace: Trace) -> dict[str, Value]:
 
 
 # --- parts ----------------------------------------------------------------------------------------
-
-
-def host_work(trace: Trace) -> Intervals:
-    """H = union of the host track's spans except wait, in the window."""
-    rows = trace.where("host")
-    rows = rows[~np.isin(rows["name"], [i for i, name in enumerate(trace.names) if name == "wait"])]
-    return clip(union(pairs(rows["start_ns"], rows["end_ns"])), *trace.window)
 
 
 def _decode_steps(trace: Trace) -> Table:
