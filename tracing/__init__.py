@@ -16,6 +16,7 @@ Knows its producer only by the protocols in `protocol`; imports nothing of photo
     lanes       which row of the timeline a span lies on, and its colour
     timeline    timeline(trace) -> plotly Figure
     chrome      to_chrome, from_chrome: Trace Event JSON that Perfetto opens
+    files       load, save: the one door for trace files
     ui/         the live timeline on the page, and its routes
 
 Times are integer nanoseconds on the producer's clock; milliseconds only in timeline and ui,

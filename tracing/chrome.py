@@ -1,40 +1,52 @@
 """to_chrome, from_chrome: Chrome Trace Event JSON that Perfetto opens, and back without loss.
 
-    pid 1 host       one thread            X events
+    pid 1 host       one thread            X events, counter of steps in flight
     pid 2 device     slot 0, slot 1, copy  X events, arrows launch -> device span, counter of rows
+                     bubbles               X events named by their cause
     pid 3 requests   one async lane each   b ... e, every mark as n
+                     commits               i events that list the rows of their step
 
 Rules that viewers punish silently: ts and dur are microseconds from the trace's first instant, so never
 negative and exact to the nanosecond in a double; both ends are whole nanoseconds and dur is their
 difference; X events of one thread nest or are disjoint, spans that do not go to another thread of the
-same track; an arrow ends with bp "e", has an id of its own, and is drawn only when the device span does
-not start before its launch (`otherData.arrows_left_out` counts the others; no time is moved).
+same track; an arrow is a `bind_id` of its own on the two events that it joins (an event of its own would
+bind to whatever slice came last), and is drawn only when the device span does not start before its launch
+(`otherData.arrows_left_out` counts the others; no time is moved).
 
-What the events cannot say exactly lies in `args`: step, slot, kind, rows, zombies, padding. Large
-integers (the clock's base) are strings. `from_chrome` reads what `to_chrome` wrote, nothing else.
+What the events cannot say exactly lies in `args`: step, slot, kind, rows, zombies, padding; the rows of a
+step as lists in the order of `otherData.row_columns`. Large integers (the clock's base) are strings.
+`otherData` comes first, so that a reader knows the format before it reads the events. `from_chrome` reads
+what `to_chrome` wrote, nothing else. The device's process is called what `Trace.info` calls it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import count, groupby
+from math import isnan, nan
 from typing import Any
 
+from tracing.bubbles import bubbles
 from tracing.requests import RequestLife, request_lives
-from tracing.trace import MarkRecord, SpanRecord, Trace
+from tracing.trace import MarkRecord, RowRecord, SpanRecord, Trace
 
 FORMAT = "photon-workbench-trace/1"
 HOST, DEVICE, REQUESTS = 1, 2, 3
-EXTRA = 100  # threads of one lane for spans that neither nest in nor follow its others
+COMMITS, BUBBLES = 1, 1  # thread ids below those of all lanes
+LANE_TIDS = 10_000  # thread ids of one lane: its own, and those of spans that do not fit into it
+DERIVED = "bubble (derived)"  # category of events that are computed from the others and not read back
+ROW_COLUMNS = [name for name in RowRecord._fields if name not in ("time_ns", "step_id", "waits")]
 Event = dict[str, Any]
+Placed = tuple[SpanRecord, int]
 
 
-def to_chrome(trace: Trace, device_label: str = "device") -> dict[str, Any]:
-    """A JSON-serialisable document; device_label names the device's process."""
+def to_chrome(trace: Trace) -> dict[str, Any]:
+    """A JSON-serialisable document."""
     base = _base(trace)
-    spans = _with_threads(trace.spans)
-    arrows, left_out = _arrows(spans, base)
+    spans = _with_threads(list(trace.spans))
+    arrows, left_out = _arrows(spans)
     other = {
         "format": FORMAT,
         "clock": "producer's, ns",
@@ -42,9 +54,13 @@ def to_chrome(trace: Trace, device_label: str = "device") -> dict[str, Any]:
         "window_ns": [str(t) for t in trace.window],
         "dropped_records": trace.dropped,
         "arrows_left_out": left_out,
+        "info": dict(trace.info),
+        "row_columns": ROW_COLUMNS,
     }
-    events = [*_names(spans, device_label), *(_span(s, tid, base) for s, tid in spans), *arrows]
-    events += [*_counters(spans, base), *_requests(trace, base)]
+    events = list(_names(spans, trace.info.get("device", "device")))
+    events += [_span(s, tid, base) | arrows.get(i, {}) for i, (s, tid) in enumerate(spans)]
+    events += [*_counters(spans, base), *_bubbles(trace, base)]
+    events += [*_requests(trace, base), *_commits(trace, base)]
     return {"displayTimeUnit": "ms", "otherData": other, "traceEvents": events}
 
 
@@ -52,15 +68,17 @@ def from_chrome(document: Any) -> Trace:
     """The trace that a document of `to_chrome` holds; ValueError says in one sentence what is wrong."""
     other = document.get("otherData") if isinstance(document, dict) else None
     if not isinstance(other, dict) or other.get("format") != FORMAT:
-        raise ValueError(f"this is not a trace of Photon Workbench: otherData.format is not {FORMAT!r}")
+        raise ValueError(f"This is not a trace of Photon Workbench: otherData.format is not {FORMAT!r}")
     try:
         base, events = int(other["base_ns"]), document["traceEvents"]
         start, end = (int(t) for t in other["window_ns"])
-        spans = [_read_span(e, base) for e in events if e["ph"] == "X"]
+        spans = [_read_span(e, base) for e in events if e["ph"] == "X" and e["cat"] != DERIVED]
         marks = [_read_mark(e, base) for e in events if e["ph"] == "n"]
-        trace = replace(Trace.of(spans, marks, (start, end)), dropped=int(other["dropped_records"]))
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"the trace file is damaged: {type(error).__name__}: {error}") from error
+        rows = [row for e in events if e["ph"] == "i" for row in _read_rows(e, other["row_columns"], base)]
+        trace = Trace.of(spans, marks, (start, end), rows=rows)
+        trace = replace(trace, dropped=int(other["dropped_records"]), info=_checked(trace, other["info"]))
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise ValueError(f"The trace is damaged: {type(error).__name__}: {error}") from error
     return trace
 
 
@@ -69,9 +87,18 @@ def dumps(document: dict[str, Any]) -> str:
     return json.dumps(document, allow_nan=False, separators=(",", ":"))
 
 
+def _checked(trace: Trace, info: dict[str, str]) -> dict[str, str]:
+    """The info; raises when a name, a text or a time is not what `to_chrome` writes."""
+    for text in (*trace.names, *info, *info.values()):
+        text.encode()  # half a surrogate pair could be written to no file
+    if max(map(abs, trace.window)) >= 1 << 62:
+        raise OverflowError("the window lies beyond any clock")
+    return info
+
+
 def _base(trace: Trace) -> int:
-    times = [*trace.span_table["start_ns"].tolist(), *trace.mark_table["time_ns"].tolist()]
-    return min(times, default=trace.window[0])
+    columns = (trace.span_table["start_ns"], trace.mark_table["time_ns"], trace.row_table["time_ns"])
+    return min((int(column.min()) for column in columns if len(column)), default=trace.window[0])
 
 
 def _us(time_ns: int, base: int) -> float:
@@ -82,26 +109,25 @@ def _ns(event: Event, key: str) -> int:
     return round(event[key] * 1000)
 
 
+# --- spans ----------------------------------------------------------------------------------------
+
+
 def _lane(span: SpanRecord) -> tuple[int, int, str]:
-    """(pid, first tid, name) of the lane."""
+    """(pid, rank, name) of the lane, in the order in which lanes are shown."""
     if span.track == "host":
-        return HOST, 1_000, "host"
+        return HOST, 0, "host"
     if span.track == "compute":
-        return (
-            (DEVICE, 2_000 + 200 * span.slot, f"slot {span.slot}")
-            if span.slot >= 0
-            else (DEVICE, 1_000, "device")
-        )
-    return (DEVICE, 90_000, "copy") if span.track == "copy" else (DEVICE, 95_000, span.track)
+        return DEVICE, 0, f"slot {span.slot}" if span.slot >= 0 else "device"
+    return DEVICE, 1, span.track
 
 
-def _with_threads(spans: Iterable[SpanRecord]) -> list[tuple[SpanRecord, int]]:
+def _with_threads(spans: Sequence[SpanRecord]) -> list[Placed]:
     """Each span with a thread on which it nests in, or follows, what came before; spans come sorted."""
+    lanes = {lane: LANE_TIDS * i for i, lane in enumerate(sorted({_lane(s) for s in spans}), start=1)}
     open_ends: dict[int, list[int]] = {}  # per thread, the ends of the spans that are still open
     placed = []
     for span in spans:
-        first = _lane(span)[1]
-        tid = next(t for t in range(first, first + EXTRA) if _fits(span, open_ends.setdefault(t, [])))
+        tid = next(t for t in count(lanes[_lane(span)]) if _fits(span, open_ends.setdefault(t, [])))
         open_ends[tid].append(span.end_ns)
         placed.append((span, tid))
     return placed
@@ -113,13 +139,14 @@ def _fits(span: SpanRecord, ends: list[int]) -> bool:
     return not ends or span.end_ns <= ends[-1]
 
 
-def _names(spans: list[tuple[SpanRecord, int]], device_label: str) -> Iterator[Event]:
-    for pid, name in ((HOST, "host"), (DEVICE, device_label), (REQUESTS, "requests")):
+def _names(spans: list[Placed], device: str) -> Iterator[Event]:
+    for pid, name in ((HOST, "host"), (DEVICE, device), (REQUESTS, "requests")):
         yield _meta(pid, 0, "process_name", {"name": name})
         yield _meta(pid, 0, "process_sort_index", {"sort_index": pid})
-    lanes = {tid: _lane(span) for span, tid in spans}
-    for tid, (pid, first, name) in sorted(lanes.items()):
-        label = name if tid == first else f"{name}, overlapping {tid - first}"
+    yield _meta(REQUESTS, COMMITS, "thread_name", {"name": "commits"})
+    yield _meta(DEVICE, BUBBLES, "thread_name", {"name": "bubbles"})
+    for tid, (pid, _, name) in sorted({tid: _lane(span) for span, tid in spans}.items()):
+        label = f"{name}, overlapping {tid % LANE_TIDS}" if tid % LANE_TIDS else name
         yield _meta(pid, tid, "thread_name", {"name": label})
         yield _meta(pid, tid, "thread_sort_index", {"sort_index": tid})
 
@@ -132,50 +159,76 @@ def _span(span: SpanRecord, tid: int, base: int) -> Event:
     args = {"track": span.track, "name": span.name, "step": span.step_id, "slot": span.slot}
     args |= {"kind": span.kind, "rows": span.rows, "zombies": span.zombies, "padding": span.padding}
     shown = span.kind if span.name == "forward" and span.kind else span.name
+    where = {"name": shown, "cat": span.track, "pid": _lane(span)[0], "tid": tid}
     times = {"ts": _us(span.start_ns, base), "dur": (span.end_ns - span.start_ns) / 1000}
-    return {
-        "ph": "X",
-        "name": shown,
-        "cat": span.track,
-        "pid": _lane(span)[0],
-        "tid": tid,
-        **times,
-        "args": args,
-    }
+    return {"ph": "X", **where, **times, "args": args}
 
 
-def _arrows(spans: list[tuple[SpanRecord, int]], base: int) -> tuple[list[Event], int]:
-    """From each launch to its step's first device span; and how many could not be drawn."""
-    first: dict[int, tuple[SpanRecord, int]] = {}
-    for span, tid in spans:
+def _read_span(event: Event, base: int) -> SpanRecord:
+    args, start, length = event["args"], base + _ns(event, "ts"), _ns(event, "dur")
+    if length < 0:
+        raise ValueError("a span ends before it starts")
+    who = (args["track"], args["name"], start, start + length)
+    return SpanRecord(
+        *who, args["step"], args["slot"], args["kind"], *(args[k] for k in ("rows", "zombies", "padding"))
+    )
+
+
+def _arrows(spans: list[Placed]) -> tuple[dict[int, Event], int]:
+    """From each launch to its step's first device span: what their events say besides, by their places in
+    `spans`; and how many arrows could not be drawn."""
+    first: dict[int, int] = {}
+    for i, (span, _) in enumerate(spans):
         if span.track == "compute":
-            first.setdefault(span.step_id, (span, tid))
-    events: list[Event] = []
+            first.setdefault(span.step_id, i)
+    ends: dict[int, Event] = {}
     left_out = 0
-    for span, tid in spans:
-        if span.track == "host" and span.name == "launch" and span.step_id in first:
-            work, to = first[span.step_id]
-            left_out += work.start_ns < span.start_ns
-            if work.start_ns >= span.start_ns:
-                link = {"id": len(events) // 2 + 1, "name": "launch", "cat": "launch"}
-                events.append({"ph": "s", **link, "pid": HOST, "tid": tid, "ts": _us(span.start_ns, base)})
-                at = {"pid": DEVICE, "tid": to, "ts": _us(work.start_ns, base)}
-                events.append({"ph": "f", "bp": "e", **link, **at})
-    return events, left_out
+    for i, (span, _) in enumerate(spans):
+        work = first.pop(span.step_id, None) if (span.track, span.name) == ("host", "launch") else None
+        if work is None:
+            continue
+        if spans[work][0].start_ns < span.start_ns:
+            left_out += 1
+            continue
+        link = {"bind_id": hex(i + 1)}
+        ends |= {i: link | {"flow_out": True}, work: link | {"flow_in": True}}
+    return ends, left_out
 
 
-def _counters(spans: list[tuple[SpanRecord, int]], base: int) -> Iterator[Event]:
+def _bubbles(trace: Trace, base: int) -> Iterator[Event]:
+    for bubble in bubbles(trace):
+        args: Event = {"step": bubble.step_id, "launch latency ns": bubble.latency_ns}
+        args |= {f"{name} ns": ns for name, ns in bubble.phases if ns}
+        where = {"name": f"bubble: {bubble.cause}", "cat": DERIVED, "pid": DEVICE, "tid": BUBBLES}
+        times = {"ts": _us(bubble.start_ns, base), "dur": (bubble.end_ns - bubble.start_ns) / 1000}
+        yield {"ph": "X", **where, **times, "args": args}
+
+
+def _counters(spans: list[Placed], base: int) -> Iterator[Event]:
+    """Rows of each forward; steps in flight, of the steps whose launch and commit are both known."""
+    starts: dict[int, int] = {}
+    ends: dict[int, int] = {}
     for span, _ in spans:
         if span.track == "compute" and span.name == "forward":
             args = {"live": span.rows - span.zombies, "zombie": span.zombies, "padding": span.padding}
-            yield {
-                "ph": "C",
-                "name": "rows",
-                "pid": DEVICE,
-                "tid": 0,
-                "ts": _us(span.start_ns, base),
-                "args": args,
-            }
+            yield _counter("rows", DEVICE, _us(span.start_ns, base), args)
+        elif span.track == "host" and span.name == "launch":
+            starts[span.step_id] = span.start_ns
+        elif span.track == "host" and span.name == "commit":
+            ends[span.step_id] = span.end_ns
+    steps = starts.keys() & ends.keys()
+    changes = sorted([(starts[s], 1) for s in steps] + [(ends[s], -1) for s in steps])
+    in_flight = 0
+    for time, change in changes:
+        in_flight += change
+        yield _counter("steps in flight", HOST, _us(time, base), {"steps": in_flight})
+
+
+def _counter(name: str, pid: int, ts: float, args: Event) -> Event:
+    return {"ph": "C", "name": name, "pid": pid, "tid": 0, "ts": ts, "args": args}
+
+
+# --- requests -------------------------------------------------------------------------------------
 
 
 def _requests(trace: Trace, base: int) -> Iterator[Event]:
@@ -184,15 +237,16 @@ def _requests(trace: Trace, base: int) -> Iterator[Event]:
     for mark in trace.marks:
         marks.setdefault(mark.request_id, []).append(mark)
     for lane, life in enumerate(request_lives(trace)):
-        yield from _request(lane, life, marks[life.request_id], trace, base)
+        yield from _request(lane, life, marks.get(life.request_id, []), (base, trace.window[1]))
 
 
 def _request(
-    lane: int, life: RequestLife, marks: list[MarkRecord], trace: Trace, base: int
+    lane: int, life: RequestLife, marks: list[MarkRecord], bounds: tuple[int, int]
 ) -> Iterator[Event]:
+    base, last = bounds
     times = [m.time_ns for m in marks]
-    start = min([*times, base] if life.arrival_ns is None else times)
-    end = max([*times, trace.window[1]] if life.end_ns is None else times)
+    start = min([*times, base if life.arrival_ns is None else life.arrival_ns])
+    end = max([*times, last if life.end_ns is None else life.end_ns])
     same = {"cat": "request", "id": hex(lane), "pid": REQUESTS, "tid": 0}
     args = {"tokens": len(life.tokens_ns), "cancelled": life.is_cancelled}
     title = f"request {life.request_id}"
@@ -203,13 +257,30 @@ def _request(
     yield {"ph": "e", "name": title, "ts": _us(end, base), **same}
 
 
-def _read_span(event: Event, base: int) -> SpanRecord:
-    args, start = event["args"], base + _ns(event, "ts")
-    who = (args["track"], args["name"], start, start + _ns(event, "dur"))
-    return SpanRecord(
-        *who, args["step"], args["slot"], args["kind"], *(args[k] for k in ("rows", "zombies", "padding"))
-    )
-
-
 def _read_mark(event: Event, base: int) -> MarkRecord:
     return MarkRecord(event["name"], base + _ns(event, "ts"), event["args"]["request"], event["args"]["step"])
+
+
+def _commits(trace: Trace, base: int) -> Iterator[Event]:
+    """One instant per committed step, with its rows; a number that is not one is null."""
+    for (time, step, waits), rows in groupby(trace.rows, key=lambda r: (r.time_ns, r.step_id, r.waits)):
+        table = [[_or_null(getattr(row, column)) for column in ROW_COLUMNS] for row in rows]
+        where = {"name": "commit", "cat": "rows", "s": "t", "pid": REQUESTS, "tid": COMMITS}
+        yield {
+            "ph": "i",
+            **where,
+            "ts": _us(time, base),
+            "args": {"step": step, "waits": waits, "rows": table},
+        }
+
+
+def _or_null(value: Any) -> Any:
+    return None if isinstance(value, float) and isnan(value) else value
+
+
+def _read_rows(event: Event, columns: list[str], base: int) -> Iterator[RowRecord]:
+    args = event["args"]
+    same: Event = {"time_ns": base + _ns(event, "ts"), "step_id": args["step"], "waits": args["waits"]}
+    for row in args["rows"]:
+        values = (nan if value is None else value for value in row)
+        yield RowRecord(**same | dict(zip(columns, values, strict=True)))
