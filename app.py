@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import gradio as gr
 
     from photon import Engine
+    from photon.lab import Lab
     from tracing.recorder import Recorder
     from tracing.ui.sources import Sources
 
@@ -131,8 +132,8 @@ def serve(flags: argparse.Namespace, engine: Engine, recorder: Recorder) -> int:
     """Open the port and serve until interrupted."""
     from tracing.ui.sources import Sources
 
-    sources = Sources(recorder)
-    demo = build(engine, sources)
+    sources, lab = Sources(recorder), new_lab(engine)
+    demo = build(engine, sources, lab)
     try:
         port = choose_port(flags.host, flags.port)
         launch(demo, sources, server_name=flags.host, server_port=port, root_path=flags.root_path)
@@ -141,11 +142,21 @@ def serve(flags: argparse.Namespace, engine: Engine, recorder: Recorder) -> int:
         return 2
     print(banner(engine, flags, port), flush=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    demo.block_thread()
+    try:
+        demo.block_thread()
+    finally:
+        lab.close()
     return 0
 
 
-def build(engine: Engine, sources: Sources) -> gr.Blocks:
+def new_lab(engine: Engine) -> Lab:
+    """An engine like this one, for comparisons; opened by the first of them."""
+    from photon.lab import Lab
+
+    return Lab(engine.model, engine.device.name.split()[0], engine.dtype)
+
+
+def build(engine: Engine, sources: Sources, lab: Lab) -> gr.Blocks:
     """The page. Everything of the engine above, the timeline of its steps below."""
     _quiet_gradio()
     import gradio as gr
@@ -163,6 +174,8 @@ def build(engine: Engine, sources: Sources) -> gr.Blocks:
         with gr.Tabs():
             with gr.Tab("Playground"):
                 playground = Playground(engine, read_examples(ASSETS / "examples.json"), SHOW_RUN_JS)
+            with gr.Tab("Compare"):
+                comparison(lab, sources)
             with gr.Tab("About"):
                 about(engine, [*facts, ("cuda", cuda_note(engine))], limits(engine))
         LiveTimeline(engine.device.name)
@@ -170,6 +183,20 @@ def build(engine: Engine, sources: Sources) -> gr.Blocks:
         demo.load(playground.get_depth, None, playground.depth, api_visibility="private", queue=False)
     # Admission is the engine's: no event has a limit of its own, and the queue only refuses floods.
     return demo.queue(max_size=MAX_QUEUE, default_concurrency_limit=None)
+
+
+def comparison(lab: Lab, sources: Sources) -> None:
+    """The Compare tab: photon runs one workload twice, tracing shows the two traces."""
+    from photon.ui.lab import LabPanel
+    from photon.ui.lab_controls import presets
+    from tracing.recorder import Recorder
+    from tracing.ui.compare import ComparisonView
+
+    recorder = Recorder(info=lab.facts)
+    lab.observers.append(recorder)
+    panel = LabPanel(lab, presets(ASSETS / "samples" / "hearts_on_paper.png", "green heart"))
+    view = ComparisonView(sources)
+    panel.wire(lambda run: recorder.snapshot(run.start_ns, run.end_ns), view.show, view.empty, view.outputs)
 
 
 def launch(demo: gr.Blocks, sources: Sources, **where: Any) -> None:

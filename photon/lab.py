@@ -13,7 +13,6 @@ has its own device, which is opened at the first comparison and kept.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
 
 import torch
@@ -123,14 +122,14 @@ class Lab:
     Args:
         model: shared with the page's engine: its weights are on disk until the lab opens.
         device_name: as `open_device` takes it.
-        observers: of the lab's engine.
+
+    Attributes:
+        observers: those that are in the list when the engine opens hear of its steps.
     """
 
-    def __init__(
-        self, model: Model, device_name: str, dtype: str, *, observers: Items[Observer] = ()
-    ) -> None:
+    def __init__(self, model: Model, device_name: str, dtype: str) -> None:
         self.model, self.device_name, self.dtype = model, device_name, dtype
-        self._observers = observers
+        self.observers: list[Observer] = []
         self._lock = threading.Lock()
         self._engine: LabEngine | None = None
         self._is_closed = False
@@ -154,8 +153,14 @@ class Lab:
         engine = self._engine
         if engine is None:
             return {}
-        known = {"model": self.model.config.name, "device": engine.device.name, "dtype": engine.dtype}
-        return known | {"depth": str(engine.depth), "injected": str(engine.injected)}
+        return {
+            "device": engine.device.name,
+            "model": self.model.config.name,
+            "dtype": engine.dtype,
+            "depth": str(engine.depth),
+            "clock_uncertainty_ns": str(engine.device.clock_uncertainty_ns),
+            **({"injected": str(engine.injected)} if str(engine.injected) else {}),
+        }
 
     def open(self) -> LabEngine:
         """The lab's engine; opened, which blocks, if it is not open yet or has died.
@@ -177,7 +182,7 @@ class Lab:
         device = open_device(self.device_name)
         try:
             config = EngineConfig(max_batch_size=MAX_ROWS)
-            return LabEngine(self.model, device, config, observers=self._observers, dtype=self.dtype)
+            return LabEngine(self.model, device, config, observers=self.observers, dtype=self.dtype)
         except BaseException:
             device.close()
             raise

@@ -61,13 +61,15 @@ def serving(model: Model) -> Iterator[Server]:
     recorder = Recorder()
     engine = Engine(model, open_device("cpu"), EngineConfig(max_batch_size=8), observers=[recorder])
     sources = Sources(recorder)
-    demo = app.build(engine, sources)
+    lab = app.new_lab(engine)
+    demo = app.build(engine, sources, lab)
     port = app.choose_port("127.0.0.1", None)
     app.launch(demo, sources, server_name="127.0.0.1", server_port=port)
     try:
         yield Server(engine, recorder, f"http://127.0.0.1:{port}")
     finally:
         demo.close(verbose=False)
+        lab.close()
         engine.close()
         close_gradios_loops()
 

@@ -42,7 +42,8 @@ class Bench:
 
     def __init__(self) -> None:
         self.listener = Listener()
-        self.lab = Lab(tiny_model(), "deferred", "float32", observers=[self.listener])
+        self.lab = Lab(tiny_model(), "deferred", "float32")
+        self.lab.observers.append(self.listener)
 
     def play(self, setting: Setting, workload: Workload = BOXES) -> WorkloadResult:
         self.listener.spans.clear()

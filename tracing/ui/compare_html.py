@@ -1,0 +1,256 @@
+"""HTML of a comparison: what changed, in figures and in sentences. Pure; every foreign word is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape as html_escape
+from itertools import groupby
+
+from tracing.latency import tokens_per_s
+from tracing.leaks import Leak, leaks
+from tracing.metrics import (
+    Metric,
+    bubble_percent,
+    device_busy_percent,
+    zombie_rows,
+    zombie_tax_upper_percent,
+)
+from tracing.predict import Prediction, predict, step_times
+from tracing.report import Report, number
+from tracing.requests import request_lives
+from tracing.trace import Trace
+
+_REMEDY = {
+    "sample": "Upload masks on the copy stream and order them before the sampling by an event, so that the "
+    "host can go on.",
+    "launch": "Gather inputs on the device from where the last sample left them; read back in commit only.",
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two: "A" or "B", what it is in words, its trace, and the trace's id in Sources."""
+
+    name: str
+    words: str
+    trace: Trace
+    source: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}: {self.words}"
+
+
+def escape(text: str) -> str:
+    """Text that stays text: for HTML, and for Gradio's templates, which read ${...} and {{...}}."""
+    safe = html_escape(text)
+    return safe.replace("{", "&#123;").replace("}", "&#125;").replace("$", "&#36;")
+
+
+def summary(a: Side, b: Side, report: Report) -> str:
+    """The verdict, the figures it rests on, what there is to say about them, and both runs to take away."""
+    headline, state = verdict(a, b, report)
+    notes = "".join(f"<li>{note}</li>" for note in _notes(a, b, report))
+    return (
+        f'<section class="cmp" data-state="{state}"><p class="cmp-headline">{headline}</p>'
+        f"{_figures(a, b, report)}<ul>{notes}</ul>{_run(a)}{_run(b)}</section>"
+    )
+
+
+def failure(sentence: str) -> str:
+    return f'<section class="cmp" data-state="error" role="alert"><p>{escape(sentence)}</p></section>'
+
+
+def verdict(a: Side, b: Side, report: Report) -> tuple[str, str]:
+    """(sentence, better | worse | equal | differs): how much faster B is, and whether it answers the same."""
+    same = {True: "and gives the same tokens", False: "but gives other tokens", None: ""}[
+        report.tokens.is_equal
+    ]
+    gain = measured_gain(a.trace, b.trace)
+    if gain is None:
+        return "There is nothing to time in one of the two.", "equal"
+    if abs(gain) < 0.5:
+        words, state = "B is as fast as A", "equal"
+    else:
+        words = f"B is {abs(gain):.1f} % {'faster' if gain > 0 else 'slower'} than A"
+        state = "better" if gain > 0 else "worse"
+    return f"{words} {same}".strip() + ".", "differs" if report.tokens.is_equal is False else state
+
+
+def is_alike(a: Trace, b: Trace) -> bool:
+    """As many requests in both, so that one step of a is as much work as one of b."""
+    return len(request_lives(a)) == len(request_lives(b))
+
+
+def measured_gain(a: Trace, b: Trace) -> float | None:
+    """Of b over a in %: by the median period of decode steps, or by goodput when the batches differ."""
+    periods = [times.period_ms if (times := step_times(trace)) else None for trace in (a, b)]
+    rates = [tokens_per_s(trace) for trace in (b, a)]
+    over, under = periods if is_alike(a, b) and all(periods) else rates
+    return None if not over or not under else 100 * (over / under - 1)
+
+
+def _figures(a: Side, b: Side, report: Report) -> str:
+    """The strip of pairs of numbers."""
+    times = [step_times(side.trace) for side in (a, b)]
+    cells = [_cell("Gain, measured", _percent(measured_gain(a.trace, b.trace)), _gain_hint(a, b))]
+    if predicted := _prediction(a, b):
+        cells.append(_cell("Gain, predicted", _percent(predicted.gain_percent), predict.__doc__ or ""))
+    periods = [t and t.period_ms for t in times]
+    cells.append(_cell("Step period", _pair(periods), "median time from one decode step to the next", "ms"))
+    for name, function, unit in (
+        ("Device busy", device_busy_percent, "%"),
+        ("Bubble", bubble_percent, "%"),
+        ("Goodput", tokens_per_s, "tokens/s"),
+    ):
+        values = [function(side.trace) for side in (a, b)]
+        cells.append(_cell(name, _pair(values), Metric(name, unit, function).formula, unit))
+    equal = {True: "equal", False: "differ", None: "–"}[report.tokens.is_equal]
+    cells.append(_cell("Tokens", equal, str(report.tokens)))
+    return f'<dl class="pw-numbers">{"".join(cells)}</dl>'
+
+
+def _gain_hint(a: Side, b: Side) -> str:
+    if is_alike(a.trace, b.trace):
+        return "median step period of A / that of B - 1"
+    return "goodput of B / that of A - 1: the two have different numbers of requests"
+
+
+def _cell(name: str, value: str, hint: str, unit: str = "") -> str:
+    return (
+        f'<div class="pw-cell" title="{escape(hint)}"><dt>{escape(name)}</dt><dd>{escape(value)}'
+        f"<small>{escape(unit)}</small></dd></div>"
+    )
+
+
+def _pair(values: Sequence[float | None]) -> str:
+    return " → ".join(number(value) for value in values)
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:+.1f} %"
+
+
+def _prediction(a: Side, b: Side) -> Prediction | None:
+    """What A promises for two steps in flight; None where A has them already, or where B is other work."""
+    return predict(a.trace) if is_alike(a.trace, b.trace) and predict(b.trace) is None else None
+
+
+def _notes(a: Side, b: Side, report: Report) -> Iterable[str]:
+    """Sentences, escaped, the most important first."""
+    yield escape(str(report.tokens))
+    if predicted := _prediction(a, b):
+        yield escape(prediction_sentence(predicted))
+    yield from _leak_notes(a, b)
+    for side in (a, b):
+        if injected := side.trace.info.get("injected"):
+            yield f"<b>Injected into {side.name}:</b> {escape(injected)}."
+        if count := zombie_rows(side.trace):
+            tax = number(zombie_tax_upper_percent(side.trace))
+            yield escape(
+                f"{side.name} computed {count} zombie rows, of requests that had ended when their next step "
+                f"was on its way: at most {tax} % of the device's time."
+            )
+
+
+def prediction_sentence(predicted: Prediction) -> str:
+    """Where the predicted gain comes from, and what the model leaves out."""
+    device, host, both = map(number, (predicted.device_ms, predicted.host_ms, predicted.pipelined_ms))
+    words = (
+        f"Predicted from A alone: device {device} ms and host {host} ms a step, one after the other, become "
+        f"{both} ms side by side."
+    )
+    if predicted.hand_over_ms is None:
+        return words
+    over = number(max(predicted.hand_over_ms, 0.0))
+    return f"{words} The {over} ms a step that A spends on handing over between them come on top."
+
+
+def _leak_notes(a: Side, b: Side) -> Iterable[str]:
+    found = {side.name: leaks(side.trace) for side in (a, b)}
+    if not any(found.values()):
+        yield "No sync leak: the host never waited for the device inside launch or sample."
+    for side in (a, b):
+        if own := found[side.name]:
+            length = side.trace.window[1] - side.trace.window[0]
+            yield f'<span class="cmp-leak">{leak_sentence(side.name, own, length)}</span>'
+
+
+def leak_sentence(name: str, found: Sequence[Leak], length_ns: int) -> str:
+    """How many, how long, inside which verb, from which call, in which steps, and what to do about it."""
+    parts = []
+    for (inside, call), group in groupby(sorted(found, key=_where), _where):
+        own = list(group)
+        total = sum(leak.end_ns - leak.start_ns for leak in own)
+        share = f", {100 * total / length_ns:.0f} % of the run" if length_ns else ""
+        times = "once" if len(own) == 1 else f"{len(own)} times"
+        parts.append(
+            f"<b>Sync leak in {escape(name)}:</b> the host waited for the device {times} inside "
+            f"{escape(inside)}, {total / 1e6:,.1f} ms in all{share}, in {escape(call)}, "
+            f"{steps(leak.step_id for leak in own)}. {_REMEDY.get(inside, '')}"
+        )
+    return " ".join(parts)
+
+
+def _where(leak: Leak) -> tuple[str, str]:
+    return leak.inside, leak.call
+
+
+def steps(ids: Iterable[int]) -> str:
+    """ "step 4", or "steps 4 to 9, 12": runs of steps as ranges, at most five of them."""
+    numbers = sorted(set(ids))
+    runs: list[list[int]] = []
+    for step in numbers:
+        if runs and step == runs[-1][-1] + 1:
+            runs[-1].append(step)
+        else:
+            runs.append([step])
+    words = [f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs[:5]]
+    more = f" and {len(runs) - 5} more runs of steps" if len(runs) > 5 else ""
+    return f"step{'s' * (len(numbers) > 1)} {', '.join(words)}{more}"
+
+
+def _run(side: Side) -> str:
+    facts = [(name, side.trace.info[name]) for name in ("device", "dtype") if side.trace.info.get(name)]
+    chips = "".join(f'<span class="pw-chip"><span>{escape(k)}</span>{escape(v)}</span>' for k, v in facts)
+    link = f"wb/trace/export?source={side.source}&amp;format="
+    return (
+        f'<p class="cmp-run"><b class="cmp-{side.name.lower()}">{side.name}</b> {escape(side.words)} {chips}'
+        f'<button type="button" data-source="{side.source}" data-title="{escape(side.title)}">'
+        f"Open in the timeline below</button>"
+        f'<a href="{link}chrome" download>Trace for Perfetto</a><a href="{link}csv" download>CSV</a></p>'
+    )
+
+
+def table(report: Report) -> str:
+    """Every metric with both values and their difference, then the median step times."""
+    rows = [
+        _row(
+            (row.metric.name, row.metric.unit, row.metric.formula),
+            (row.a, row.b, row.difference),
+            row.verdict or "",
+        )
+        for row in report.rows
+    ]
+    for phase, (a, b) in report.medians.items():
+        change = None if a is None or b is None else b - a
+        state = "" if not change else "better" if change < 0 else "worse"
+        rows.append(_row((f"step {phase} p50", "ms", "median over decode steps"), (a, b, change), state))
+    return (
+        '<div class="cmp-table"><table><thead><tr><th>Metric</th><th>A</th><th>B</th><th>B - A</th><th></th>'
+        f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _row(
+    what: tuple[str, str, str], values: tuple[float | None, float | None, float | None], state: str
+) -> str:
+    name, unit, formula = map(escape, what)
+    cells = "".join(f"<td>{number(value)}</td>" for value in values[:2])
+    change = values[2]
+    sign = "+" if change is not None and change > 0 else ""
+    return (
+        f'<tr data-verdict="{state}" title="{formula}"><th scope="row">{name} <small>{unit}</small></th>'
+        f"{cells}<td>{sign}{number(change)}</td><td>{state}</td></tr>"
+    )
