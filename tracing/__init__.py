@@ -13,6 +13,7 @@ Knows its producer only by the protocols in `protocol`; imports nothing of photo
     latency     metrics of requests: TTFT, ITL, throughput
     values      their arithmetic: None where there is nothing to divide
     metrics     one pure function per metric, its formula in the docstring
+    inspect     one step as the engine saw it, row by row; the newest steps in a table
     lanes       which row of the timeline a span lies on, and its colour
     timeline    timeline(trace) -> plotly Figure
     chrome      to_chrome, from_chrome: Trace Event JSON that Perfetto opens

@@ -23,6 +23,7 @@ from tracing.intervals import Intervals, clip, pairs, subtract, union
 from tracing.lanes import HOST_PHASES, phase_of
 from tracing.requests import demand
 from tracing.trace import Table, Trace
+from tracing.values import in_ms
 
 EPSILON_NS = 2_000
 PHASES = (*HOST_PHASES, "sync", "injected", "other")
@@ -68,18 +69,18 @@ class Bubble(NamedTuple):
     @property
     def text(self) -> str:
         """One sentence: why the device idled, and what to do about it."""
-        return f"The device idled {_ms(self.end_ns - self.start_ns)} {self._because()}; {self._remedy()}."
+        return f"The device idled {in_ms(self.end_ns - self.start_ns)} {self._because()}; {self._remedy()}."
 
     def _because(self) -> str:
         least = MIN_SHARE * (self.end_ns - self.start_ns)
         done = [part for part in self.parts if part.ns >= least]
-        reasons = [f"{_doing(part)} ({_ms(part.ns)})" for part in done]
+        reasons = [f"{_doing(part)} ({in_ms(part.ns)})" for part in done]
         listed = " and ".join(filter(None, (", ".join(reasons[:-1]), *reasons[-1:])))
         host = f"because the host was still {listed}" if reasons else ""
         if self.latency_ns < least:
             return host or "because the host was late"
         late = f"{self.work or 'the work'} of step {self.step_id}, already enqueued, took"
-        late += f" {_ms(self.latency_ns)} to begin"
+        late += f" {in_ms(self.latency_ns)} to begin"
         return f"{host}, and {late}" if host else f"because {late}"
 
     def _remedy(self) -> str:
@@ -119,10 +120,6 @@ def _doing(part: Part) -> str:
     if phase in _VERBS:
         return f"{_VERBS[phase]} step {part.step_id}"
     return "in no traced phase" if part.name == "other" else f"in {part.name} of step {part.step_id}"
-
-
-def _ms(ns: int) -> str:
-    return f"{ns / 1e6:.2f} ms" if ns >= 100_000 else f"{ns / 1e6:.3f} ms"
 
 
 # --- sets -----------------------------------------------------------------------------------------

@@ -24,6 +24,11 @@ def percentile(values: Sequence[Value], q: float) -> Value:
     return float(np.percentile(known, q)) if known else None
 
 
+def in_ms(ns: int) -> str:
+    """A duration for sentences: two decimals, three below 0.1 ms."""
+    return f"{ns / 1e6:.2f} ms" if ns >= 100_000 else f"{ns / 1e6:.3f} ms"
+
+
 def length(trace: Trace) -> int:
     return trace.window[1] - trace.window[0]
 
