@@ -165,6 +165,7 @@ def build(engine: Engine, sources: Sources, lab: Lab) -> gr.Blocks:
     from photon.ui.about import about
     from photon.ui.endpoints import endpoints
     from photon.ui.examples import read_examples
+    from photon.ui.facts import cuda_note, describe, limits
     from photon.ui.playground import Playground
     from tracing.ui.live import LiveTimeline
 
@@ -177,7 +178,7 @@ def build(engine: Engine, sources: Sources, lab: Lab) -> gr.Blocks:
             with gr.Tab("Compare"):
                 comparison(lab, sources)
             with gr.Tab("About"):
-                about(engine, [*facts, ("cuda", cuda_note(engine))], limits(engine))
+                about(engine, [*facts, ("cuda", cuda_note(engine))], limits(engine, MAX_UPLOAD, MAX_QUEUE))
         LiveTimeline(engine.device.name)
         endpoints(engine)
         demo.load(playground.get_depth, None, playground.depth, api_visibility="private", queue=False)
@@ -221,32 +222,10 @@ def launch(demo: gr.Blocks, sources: Sources, **where: Any) -> None:
     )
 
 
-def describe(engine: Engine) -> list[tuple[str, str]]:
-    """What runs where, for the header, the About tab and the banner."""
-    facts = [
-        ("model", engine.model.config.name),
-        ("device", engine.device.name),
-        ("dtype", engine.dtype),
-        ("batch", f"up to {engine.config.max_batch_size} rows"),
-    ]
-    return [(name, str(value)) for name, value in facts]
-
-
-def limits(engine: Engine) -> list[tuple[str, str]]:
-    """What is refused, for the About tab."""
-    from photon.images import MAX_PIXELS
-    from photon.ui.ask import MAX_LABELS
-
-    return [
-        ("picture", f"up to {MAX_PIXELS // 1_000_000} million pixels and {MAX_UPLOAD.upper()}"),
-        ("context", f"{engine.model.config.text.max_context} positions for picture, prompt and answer"),
-        ("labels", f"up to {MAX_LABELS} in one run, separated by commas"),
-        ("people", f"{MAX_QUEUE} requests may wait; one more is refused"),
-    ]
-
-
 def banner(engine: Engine, flags: argparse.Namespace, port: int) -> str:
     """What a person sees in the terminal once the page is there."""
+    from photon.ui.facts import cuda_note, describe
+
     facts = {**dict(describe(engine)), "depth": f"{engine.depth} ({_depth_word(engine.depth)})"}
     facts["cuda"] = cuda_note(engine)
     facts["url"] = f"http://{'127.0.0.1' if flags.host == '0.0.0.0' else flags.host}:{port}"
@@ -256,25 +235,6 @@ def banner(engine: Engine, flags: argparse.Namespace, port: int) -> str:
 
 def _depth_word(depth: int) -> str:
     return "pipelined" if depth == 2 else "blocking"
-
-
-def is_cuda(device_name: str) -> bool:
-    return device_name.startswith("cuda")
-
-
-def cuda_note(engine: Engine) -> str:
-    """Whether CUDA is used and, if not, why not; asks torch, which is loaded by then."""
-    if is_cuda(engine.device.name):
-        return "used"
-    import torch
-
-    from photon.device.cuda import is_available
-
-    if is_available():
-        return "there, but another device was asked for"
-    if torch.version.cuda is None:
-        return "not used: this torch build has no CUDA"
-    return "not used: no CUDA device was found"
 
 
 def choose_port(host: str, port: int | None) -> int:

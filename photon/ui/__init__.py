@@ -9,5 +9,8 @@ image_input.py  the image widget: hands over the file as it was uploaded
 playground.py   the tab: components and events
 endpoints.py    /query, /caption, /point, /detect
 about.py        model, device, limits, versions
+facts.py        the words on what runs where
+lab_controls.py the Compare tab's workload, knobs and presets, and how they are read
+lab.py          the Compare tab's generator: one workload at two settings
 theme.py        colours, fonts and style sheets, all from this machine
 """
