@@ -94,6 +94,10 @@ class Device(Protocol):
     def clock_uncertainty_ns(self) -> int:
         """How far a `time_ns` may be off the host clock; 0 where the device shares it."""
 
+    @property
+    def clock_clamped(self) -> int:
+        """How many `time_ns` were moved because they contradicted cause and effect."""
+
     def host_buffer(self, num_bytes: int) -> Any:
         """A zeroed uint8 torch tensor that host and programs both see (pinned or shared memory).
 

@@ -123,7 +123,7 @@ class CpuDevice:
     torch_device = "cpu"
     poisons = False
     fixed_shapes = False
-    clock_uncertainty_ns = 0
+    clock_uncertainty_ns = clock_clamped = 0
 
     def __init__(self, *, num_threads: int = 1) -> None:
         if sys.platform == "win32":

@@ -21,12 +21,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from photon.device.base import Event, RunnerSpec, Stream, Work
 from photon.device.event_clock import EventClock
-from photon.device.failures import CLOSED, NO_TIME, NOT_RECORDED, build_failed, cuda_failed, program_failed
+from photon.device.failures import (
+    NO_TIME,
+    NOT_RECORDED,
+    StickyFailure,
+    build_failed,
+    cuda_failed,
+    program_failed,
+)
 from photon.device.waits import HostWaits, blocks_host
 from photon.errors import DeviceError
 
@@ -51,6 +58,7 @@ class CudaEvent:
         self.timing = timing
         self.event = torch.cuda.Event(enable_timing=timing)
         self.is_recorded = False
+        self.recorded_ns = 0  # the host's time of its last record, which the card reaches later
         self.is_lost = False  # its last record lies behind a failure and will never be reached
 
     def query(self) -> bool:
@@ -107,7 +115,7 @@ class CudaStream:
     def record_event(self, event: Event) -> None:
         assert isinstance(event, CudaEvent)
         event.is_lost = not self._device.is_accepting()
-        event.is_recorded = True
+        event.is_recorded, event.recorded_ns = True, time.perf_counter_ns()
         if not event.is_lost:
             event.is_lost = not self._try(event.event.record, self.stream)
 
@@ -132,7 +140,7 @@ class CudaStream:
         return True
 
 
-class CudaDevice:
+class CudaDevice(StickyFailure):
     """See `photon.device.base.Device`.
 
     Args:
@@ -148,11 +156,10 @@ class CudaDevice:
     def __init__(self, name: str = "cuda") -> None:
         import torch
 
+        super().__init__()
         index = _card_index(name)
         self.torch_device = f"cuda:{index}"
         self.name = f"{self.torch_device} {torch.cuda.get_device_name(index)}"
-        self._failure: str | None = None
-        self._is_closed = False
         self.waits = HostWaits(self.now_ns)
         self._runner: Any = None
         with self.errors():
@@ -165,8 +172,11 @@ class CudaDevice:
 
     @property
     def clock_uncertainty_ns(self) -> int:
-        """How far a `time_ns` may be off the host clock."""
         return self.clock.uncertainty_ns
+
+    @property
+    def clock_clamped(self) -> int:
+        return self.clock.num_clamped
 
     def host_buffer(self, num_bytes: int) -> Any:
         import torch
@@ -240,7 +250,7 @@ class CudaDevice:
         if not event.timing or not event.query():
             raise RuntimeError(NO_TIME)
         with self.errors():
-            return self.clock.host_ns(event.event)
+            return self.clock.host_ns(event.event, event.recorded_ns)
 
     def close(self) -> None:
         """See base. Waits for the work that has been launched, as its memory is given back."""
@@ -260,30 +270,6 @@ class CudaDevice:
         if self._runner is None:
             raise RuntimeError("no runner is loaded")
         return getattr(self._runner, work.program)(*work.args)
-
-    def is_accepting(self) -> bool:
-        """Whether work still runs (no failure). Raises DeviceError on a closed device."""
-        if self._is_closed:
-            raise DeviceError(CLOSED)
-        return self._failure is None
-
-    def check(self) -> None:
-        """Raise DeviceError when nothing will run any more."""
-        if not self.is_accepting():
-            raise DeviceError(self._failure)
-
-    def fail(self, sentence: str) -> None:
-        """Remember the first failure; all that follow are its consequences."""
-        self._failure = self._failure or sentence
-
-    @contextlib.contextmanager
-    def errors(self) -> Iterator[None]:
-        """Turn errors of CUDA (RuntimeError in torch) into the device's failure, raised here."""
-        try:
-            yield
-        except RuntimeError as error:
-            self.fail(cuda_failed(error))
-            raise DeviceError(self._failure) from error
 
     def _anchor_event(self) -> Any:
         import torch

@@ -127,7 +127,7 @@ class DeferredDevice:
     torch_device = "cpu"
     poisons = True
     fixed_shapes = False
-    clock_uncertainty_ns = 0
+    clock_uncertainty_ns = clock_clamped = 0
 
     def __init__(self, seed: int = 0) -> None:
         self.waits = HostWaits(self.now_ns)

@@ -6,6 +6,10 @@ between two looks at the host clock: of five tries the narrowest is kept, half i
     host time of e = anchor's host time + ms(anchor, e) * rate        rate: drift between the last 2 anchors
 
 For an e between the last two anchors that is their interpolation, for a later one an offset from the last.
+Whatever the two clocks say, the card cannot reach an event before the host has recorded it, nor later than
+the host asks: a time outside is moved to the nearer end and counted. So device spans never start before
+their launch, nor end after their commit, and a copy never starts before what it waited for.
+
 At one anchor a second the distance stays far below the 8 s from where float32 costs more than 0.5 us.
 """
 
@@ -39,6 +43,7 @@ class EventClock:
         self._record = record
         self._now_ns = now_ns
         self._rate = 1.0  # host ns per device ns
+        self.num_clamped = 0
         self._anchor = self._measure()
 
     @property
@@ -56,9 +61,12 @@ class EventClock:
         self._rate = min(max(rate, 1 - MAX_DRIFT), 1 + MAX_DRIFT)
         self._anchor = new
 
-    def host_ns(self, event: Any) -> int:
-        """The host's time of a torch event that was reached."""
-        return self._anchor.host_ns + round(_signed_ms(self._anchor.event, event) * 1e6 * self._rate)
+    def host_ns(self, event: Any, recorded_ns: int) -> int:
+        """The host's time of a torch event that was reached, between its record and now."""
+        mapped = self._anchor.host_ns + round(_signed_ms(self._anchor.event, event) * 1e6 * self._rate)
+        time_ns = min(max(mapped, recorded_ns), self._now_ns())
+        self.num_clamped += time_ns != mapped
+        return time_ns
 
     def _measure(self) -> _Anchor:
         return min((self._try() for _ in range(ANCHOR_TRIES)), key=lambda anchor: anchor.uncertainty_ns)

@@ -87,7 +87,7 @@ class SimulatedDevice:
     torch_device = "cpu"
     poisons = False
     fixed_shapes = False
-    clock_uncertainty_ns = 0
+    clock_uncertainty_ns = clock_clamped = 0
 
     def __init__(self, cost: CostModel, runner: Callable[[Any], Any] | None = None) -> None:
         self.cost = cost
@@ -130,9 +130,6 @@ class SimulatedDevice:
     def capture(self, work: Work) -> None:
         """Nothing to prepare, and nothing runs."""
         self.check_open()
-
-    def free_bytes(self) -> int | None:
-        return None
 
     def free_bytes(self) -> int | None:
         return None
