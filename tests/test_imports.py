@@ -20,6 +20,7 @@ TORCH_FREE = (
     "photon.config",
     "photon.errors",
     "photon.device.base",
+    "photon.device.cost",
     "photon.skills",
     "tracing",
 )
@@ -87,8 +88,9 @@ def test_only_the_ui_folders_import_gradio() -> None:
     assert violations(of=("photon", "tracing"), never=("gradio",), but=UI) == []
 
 
-def test_only_the_timeline_and_the_ui_folders_import_plotly() -> None:
-    assert violations(of=("photon", "tracing"), never=("plotly",), but=(*UI, "tracing.timeline")) == []
+def test_only_the_figures_and_the_ui_folders_import_plotly() -> None:
+    figures = ("tracing.timeline", "tracing.histograms")
+    assert violations(of=("photon", "tracing"), never=("plotly",), but=(*UI, *figures)) == []
 
 
 @pytest.mark.parametrize("folder", UI)
