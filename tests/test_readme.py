@@ -82,7 +82,8 @@ def test_the_extra_that_the_test_command_installs_exists() -> None:
 
 def test_modules_that_are_run_by_name_exist() -> None:
     for module in re.findall(r"python -m (photon[\w.]*|tracing[\w.]*)", README):
-        assert (ROOT / (module.replace(".", "/") + ".py")).is_file(), module
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
 
 
 def test_flags_that_are_named_exist(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 import pytest
+from traces import recorded
 
 from tracing.lanes import CATEGORIES, LANES, category_of, lane_of
 from tracing.timeline import timeline, timelines
@@ -38,9 +39,8 @@ def test_an_empty_trace_is_an_empty_figure() -> None:
 
 
 def test_a_span_is_drawn_where_it_was_on_the_lane_of_its_slot() -> None:
-    figure = timeline(
-        Trace.of([forward(1000, 1001.5), forward(1001.5, 1003.25, slot=1)]), device_label="cuda:0"
-    )
+    spans = [forward(1000, 1001.5), forward(1001.5, 1003.25, slot=1)]
+    figure = timeline(Trace.of(spans, info={"device": "cuda:0"}))
     first, second = path_of(figure, "decode")
     assert (first[0], first[2], second[0], second[2]) == (0, 1.5, 1.5, 3.25)
     assert first[1] < axis(figure)["cuda:0 · slot 0"] < first[3] < axis(figure)["cuda:0 · slot 1"]
@@ -79,8 +79,41 @@ def test_panels_share_the_time_axis_and_name_their_figures() -> None:
     assert captions[0].startswith("<b>depth 1</b>   device busy 75.0 %   bubble 25.0 %")
 
 
+def test_two_traces_can_be_aligned_at_a_step() -> None:
+    figure = timelines(
+        [("A", recorded(6)), ("B", recorded(6, period_us=2000, first_step=90))], align=("step", 3)
+    )
+    launches = [
+        [tuple(map(float, box)) for box in re.findall(r"M([-\d.e+]+),[-\d.e+]+H([-\d.e+]+)", shape.path)]
+        for shape in figure.layout.shapes
+        if shape.name == "launch"
+    ]
+    assert [boxes[3][0] for boxes in launches] == [0, 0]
+    assert [boxes[2][0] for boxes in launches] == pytest.approx([-1.4, -2.0])
+    assert figure.layout.xaxis.range[0] == pytest.approx(-6.3)
+
+
+def test_a_trace_of_fewer_steps_is_aligned_at_its_last() -> None:
+    one, empty = recorded(1), Trace.of()
+    figure = timelines([("A", one), ("B", empty)], align=("step", 9))
+    assert path_of(figure, "launch")[0][0] == 0
+
+
+def test_sync_leaks_and_injected_time_have_lanes_of_their_own() -> None:
+    figure = timeline(recorded())
+    assert {"host.sync", "host.injected"} <= set(figure.layout.yaxis.ticktext)
+    assert {"sync", "injected"} <= {shape.name for shape in figure.layout.shapes}
+
+
+def test_what_a_trace_says_is_text_and_no_markup() -> None:
+    trace = Trace.of([forward(0, 1)], info={"device": "<a href='x'>cpu</a>"})
+    figure = timeline(trace, title="<b>A")
+    assert figure.layout.yaxis.ticktext[5].startswith("&lt;a href='x'&gt;cpu")
+    assert figure.layout.annotations[0].text.startswith("<b>&lt;b&gt;A</b>")
+
+
 def test_a_device_that_is_no_gpu_is_not_called_one() -> None:
-    figure = timeline(Trace.of([forward(0, 1)]), device_label="cpu worker")
+    figure = timeline(Trace.of([forward(0, 1)], info={"device": "cpu worker"}))
     figure.layout.template = None
     assert "gpu" not in figure.to_json().lower()
     assert "cpu worker · slot 0" in figure.layout.yaxis.ticktext

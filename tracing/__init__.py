@@ -15,9 +15,11 @@ Knows its producer only by the protocols in `protocol`; imports nothing of photo
     metrics     one pure function per metric, its formula in the docstring
     inspect     one step as the engine saw it, row by row; the newest steps in a table
     lanes       which row of the timeline a span lies on, and its colour
-    timeline    timeline(trace) -> plotly Figure
+    report      compare(a, b): every metric, step times and tokens of two traces
+    timeline    timeline(trace) -> plotly Figure; histograms(a, b) likewise
     chrome      to_chrome, from_chrome: Trace Event JSON that Perfetto opens
     files       load, save: the one door for trace files
+    exports     CSV of spans, document of metrics; page: all of it as one HTML file
     ui/         the live timeline on the page, and its routes
 
 Times are integer nanoseconds on the producer's clock; milliseconds only in timeline and ui,

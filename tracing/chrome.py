@@ -197,7 +197,7 @@ def _arrows(spans: list[Placed]) -> tuple[dict[int, Event], int]:
 
 def _bubbles(trace: Trace, base: int) -> Iterator[Event]:
     for bubble in bubbles(trace):
-        args: Event = {"step": bubble.step_id, "launch latency ns": bubble.latency_ns}
+        args = {"step": bubble.step_id, "why": bubble.text, "launch latency ns": bubble.latency_ns}
         args |= {f"{name} ns": ns for name, ns in bubble.phases if ns}
         where = {"name": f"bubble: {bubble.cause}", "cat": DERIVED, "pid": DEVICE, "tid": BUBBLES}
         times = {"ts": _us(bubble.start_ns, base), "dur": (bubble.end_ns - bubble.start_ns) / 1000}
