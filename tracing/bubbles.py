@@ -22,7 +22,7 @@ import numpy as np
 from tracing.intervals import Intervals, clip, pairs, subtract, union
 from tracing.lanes import HOST_PHASES, phase_of
 from tracing.requests import demand
-from tracing.trace import Table, Trace
+from tracing.trace import Table, Trace, once
 from tracing.values import in_ms
 
 EPSILON_NS = 2_000
@@ -125,20 +125,29 @@ def _doing(part: Part) -> str:
 # --- sets -----------------------------------------------------------------------------------------
 
 
+@once
 def device_busy(trace: Trace) -> Intervals:
     """G = union of the compute track's spans, in the window."""
     return clip(_union(trace.where("compute")), *trace.window)
 
 
+@once
 def host_work(trace: Trace) -> Intervals:
     """H = union of the host track's spans without its waits and sync leaks, in the window."""
     waits = _union(trace.where("host", "wait", "sync:"))
     return clip(subtract(_union(trace.where("host")), waits), *trace.window)
 
 
+@once
 def gaps(trace: Trace) -> Intervals:
     """D \\ G, of any length."""
     return subtract(demand(trace), device_busy(trace))
+
+
+def idle(trace: Trace) -> Intervals:
+    """When the bubbles are: the gaps longer than EPSILON_NS."""
+    found = gaps(trace)
+    return found[found[:, 1] - found[:, 0] > EPSILON_NS]
 
 
 def _union(rows: Table) -> Intervals:
@@ -149,12 +158,12 @@ def _union(rows: Table) -> Intervals:
 
 
 def bubbles(trace: Trace) -> list[Bubble]:
-    """The gaps longer than EPSILON_NS, each with its cause, in order of time."""
-    found = gaps(trace)
-    found = found[found[:, 1] - found[:, 0] > EPSILON_NS]
+    """The bubbles, each with its cause, in order of time."""
+    found = idle(trace)
     if not len(found):
         return []
     device = trace.where("compute")
+    begun, names, ids = (device[column].tolist() for column in ("start_ns", "name", "step_id"))
     enqueued = {name: _by_step(trace.where("host", name), "end_ns") for name in ("launch", "sample")}
     following = np.searchsorted(device["start_ns"], found[:, 1]).tolist()
     leaves, blocking = host_leaves(trace), _blocking(trace)
@@ -163,8 +172,8 @@ def bubbles(trace: Trace) -> list[Bubble]:
     bubbles = []
     for (a, b), i in zip(found.tolist(), following, strict=True):
         step, name, done = -1, "", None
-        if i < len(device) and device["start_ns"][i] == b:
-            step, name = int(device["step_id"][i]), trace.names[device["name"][i]]
+        if i < len(begun) and begun[i] == b:
+            step, name = ids[i], trace.names[names[i]]
             done = enqueued["sample" if name == "sample" else "launch"].get(step)
         host = b - a if done is None else min(max(done - a, 0), b - a)
         parts = _parts(leaves, bisect_right(ends, a), a, a + host)
@@ -187,6 +196,7 @@ class Leaf(NamedTuple):
     step_id: int
 
 
+@once
 def host_leaves(trace: Trace) -> list[Leaf]:
     """The host's spans cut into disjoint pieces, in order."""
     rows = trace.where("host")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracing.bubbles import bubbles, device_busy, gaps, host_work
+from tracing.bubbles import bubbles, device_busy, gaps, host_work, idle
 from tracing.intervals import clip, intersect, pairs, subtract, total, union
 from tracing.latency import (
     itl_p50_ms,
@@ -69,17 +69,17 @@ def bubble_percent(trace: Trace) -> Value:
 
 def bubble_count(trace: Trace) -> Value:
     """number of maximal intervals of D \\ G longer than 2 us."""
-    return len(bubbles(trace)) if total(demand(trace)) else None
+    return len(idle(trace)) if total(demand(trace)) else None
 
 
 def bubble_p50_us(trace: Trace) -> Value:
     """median length of the bubbles."""
-    return percentile([(b.end_ns - b.start_ns) / 1e3 for b in bubbles(trace)], 50)
+    return percentile(_bubbles_us(trace), 50)
 
 
 def bubble_max_us(trace: Trace) -> Value:
     """length of the longest bubble."""
-    return percentile([(b.end_ns - b.start_ns) / 1e3 for b in bubbles(trace)], 100)
+    return percentile(_bubbles_us(trace), 100)
 
 
 def bubble_host_percent(trace: Trace) -> Value:
@@ -254,6 +254,10 @@ def summary(trace: Trace) -> dict[str, Value]:
 
 
 # --- parts ----------------------------------------------------------------------------------------
+
+
+def _bubbles_us(trace: Trace) -> list[Value]:
+    return ((idle(trace) @ (-1, 1)) / 1e3).tolist()
 
 
 def _decode_steps(trace: Trace) -> Table:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracing.intervals import Intervals, clip, union
-from tracing.trace import ENDS, Trace
+from tracing.trace import ENDS, Trace, once
 
 
 class RequestLife(NamedTuple):
@@ -26,6 +26,7 @@ class RequestLife(NamedTuple):
     is_cancelled: bool = False
 
 
+@once
 def request_lives(trace: Trace) -> list[RequestLife]:
     """One entry per request of the trace, in order of its first mark; then those without any."""
     instants: dict[int, dict[str, int]] = {}
@@ -53,6 +54,7 @@ def _life(request: int, at: dict[str, int], tokens: list[int]) -> RequestLife:
     return RequestLife(request, at.get("arrival"), at.get("admitted"), first, end, times, "cancel" in at)
 
 
+@once
 def demand(trace: Trace) -> Intervals:
     """D = union over requests of [arrival, finish), in the window."""
     start, end = trace.window

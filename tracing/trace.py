@@ -7,12 +7,13 @@ codes into `Trace.names`. A row is one row of one committed step.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ import numpy.typing as npt
 from tracing.protocol import MarkLike, SpanLike
 
 Table = npt.NDArray[np.void]
+Result = TypeVar("Result")
 
 _SPAN_FIELDS = ["start_ns", "end_ns", "step_id", "rows", "zombies", "padding"]
 _SPAN_FIELDS += ["track", "name", "kind", "slot"]
@@ -132,6 +134,7 @@ class Trace:
     window: tuple[int, int]
     dropped: int = 0
     info: Mapping[str, str] = field(default_factory=dict)
+    _known: dict[object, object] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(
@@ -208,6 +211,18 @@ class Trace:
 
     def _code(self, name: str) -> int:
         return self.names.index(name) if name in self.names else -1
+
+
+def once(function: Callable[[Trace], Result]) -> Callable[[Trace], Result]:
+    """The function's result is kept with the trace, which never changes; a dozen metrics ask for the same."""
+
+    @functools.wraps(function)
+    def call(trace: Trace) -> Result:
+        if function not in trace._known:
+            trace._known[function] = function(trace)
+        return cast(Result, trace._known[function])
+
+    return call
 
 
 def alive(marks: Table, names: tuple[str, ...], start: int, end: int) -> npt.NDArray[np.int64]:
