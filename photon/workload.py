@@ -72,8 +72,8 @@ class Workload:
         check_whole("seed", self.seed, 0, (1 << 53) - 1)
         if self.num_tokens is not None:
             check_whole("num_tokens", self.num_tokens, 1, MAX_TOKENS)
-        if self.early_stops_percent and (self.num_tokens or 0) < 2:
-            raise InvalidRequestError("Early stops need answers of a fixed length of at least 2 tokens.")
+        if self.early_stops_percent and (self.num_tokens or 0) < 3:
+            raise InvalidRequestError("Early stops need answers of a fixed length of at least 3 tokens.")
 
     @property
     def arrivals_ns(self) -> tuple[int, ...]:
@@ -88,10 +88,13 @@ class Workload:
 
     @property
     def stops(self) -> tuple[int | None, ...]:
-        """Per request, after how many tokens the end token comes; None where it never does."""
+        """Per request, after how many tokens the end token comes; None where it never does.
+
+        So early that one more step would have been launched: the last token's end is known in advance.
+        """
         dice = random.Random(self.seed + 1)
         early = set(dice.sample(range(self.copies), round(self.copies * self.early_stops_percent / 100)))
-        longest = (self.num_tokens or 2) - 1
+        longest = (self.num_tokens or 3) - 2
         return tuple(
             dice.randint(max(1, longest // 4), longest) if i in early else None for i in range(self.copies)
         )

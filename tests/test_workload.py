@@ -57,12 +57,12 @@ def test_arrivals_are_all_at_once_or_seeded_and_ever_later() -> None:
     assert 0.1e9 < times[-1] < 1.2e9
 
 
-def test_stops_are_seeded_and_lie_before_the_full_length() -> None:
+def test_stops_are_seeded_and_lie_where_one_more_step_would_have_been_launched() -> None:
     workload = Workload(copies=8, num_tokens=20, early_stops_percent=50)
     assert workload.stops == replace(workload).stops
     early = [stop for stop in workload.stops if stop is not None]
     assert len(early) == 4
-    assert all(0 < stop < 20 for stop in early)
+    assert all(0 < stop < 19 for stop in early)
 
 
 def test_every_row_has_the_length_that_was_asked_for(engine: Engine) -> None:

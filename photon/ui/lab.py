@@ -1,6 +1,6 @@
 """The Compare tab's engine side: controls, presets, and the generator that runs one workload twice.
 
-    Compare   read the form -> wait for the lab -> warm up -> run A -> run B -> show
+    Compare   read the form -> wait for the lab -> warm up -> A, B, A, B, ... -> show
 
 One comparison at a time has the lab; others wait in line and see how many are before them. Whatever a
 run recorded is taken right after it (`take`), and shown by whoever draws (`show`): this module knows
@@ -40,7 +40,7 @@ class Side(NamedTuple):
 
 
 Take = Callable[[WorkloadResult], Any]
-Show = Callable[[Sequence[Side]], Updates]
+Show = Callable[[Sequence[Sequence[Side]]], Updates]
 
 
 @dataclass
@@ -68,7 +68,7 @@ class LabPanel:
 
         Args:
             take: called with each run's result right after it, on a worker thread; blocks.
-            show: both sides -> updates of `outputs`, on a worker thread; blocks.
+            show: A and B of every round -> updates of `outputs`, on a worker thread; blocks.
             empty: updates of `outputs` while there is nothing to show.
         """
         self._take, self._show, self._empty = take, show, empty
@@ -127,7 +127,7 @@ class LabPanel:
 
     async def _compare(self, session: Session, turn: int, form: Form, told: Told) -> Updates:
         """Wait for the lab, run both sides, and return what to show in the end."""
-        settings = form.settings()
+        settings, num_rounds = form.settings(), form.num_rounds()
         workload = await asyncio.to_thread(form.workload)
         ticket = object()
         self._line.append(ticket)
@@ -136,32 +136,33 @@ class LabPanel:
                 before = self._line.index(ticket)
                 told.words = f"Waiting: {before} comparison{'s' * (before > 1)} before this one"
                 await asyncio.sleep(BEAT_S)
-            sides = await self._both(session, turn, (workload, settings), told)
+            rounds = await self._rounds(session, turn, (workload, settings, num_rounds), told)
         finally:
             self._line.remove(ticket)
         if not _goes_on(session, turn):
             return self._ended("stopped", "Stopped", "Nothing is compared.")
-        told.words = "Measuring both runs"
-        view = await asyncio.to_thread(self._show, sides)
-        words = ". ".join(f"{side.name}: {side.setting}" for side in sides)
+        told.words = "Measuring"
+        view = await asyncio.to_thread(self._show, rounds)
+        words = ". ".join(f"{side.name}: {side.setting}" for side in rounds[0])
         return view | self._ended("done", "Compared", f"{words}.")
 
-    async def _both(
-        self, session: Session, turn: int, what: tuple[Workload, tuple[Setting, Setting]], told: Told
-    ) -> list[Side]:
-        """Warm up, run A, run B; fewer than two sides when it was stopped."""
-        workload, settings = what
+    async def _rounds(
+        self, session: Session, turn: int, what: tuple[Workload, tuple[Setting, Setting], int], told: Told
+    ) -> list[list[Side]]:
+        """Warm up; then A and B in turn, so that both meet the same machine. Incomplete when stopped."""
+        workload, settings, num_rounds = what
         told.words = "Warming up" if self._lab.is_open else "Opening the engine for comparisons"
         await asyncio.to_thread(self._lab.open)
         told.words = "Warming up"
         for setting in settings:
             await self._play(session, turn, self._lab.warm_up, workload, setting)
-        sides: list[Side] = []
-        for name, setting in zip("AB", settings, strict=True):
-            told.words = f"Running {name}: {setting}"
-            if result := await self._play(session, turn, self._lab.run, workload, setting):
-                sides.append(Side(name, str(setting), await asyncio.to_thread(self._take, result)))
-        return sides
+        rounds: list[list[Side]] = [[] for _ in range(num_rounds)]
+        for number, sides in enumerate(rounds, 1):
+            for name, setting in zip("AB", settings, strict=True):
+                told.words = f"Round {number} of {num_rounds}, {name}: {setting}"
+                if result := await self._play(session, turn, self._lab.run, workload, setting):
+                    sides.append(Side(name, str(setting), await asyncio.to_thread(self._take, result)))
+        return rounds
 
     async def _play(
         self, session: Session, turn: int, start: Callable[..., WorkloadRun], *what: Any

@@ -17,10 +17,11 @@ from photon.ui.ask import LENGTHS, SPATIAL, TASKS, check_task, split_labels
 from photon.ui.image_input import path_of
 from photon.ui.markup import escape
 from photon.ui.tasks import FIRST_PROMPT, prompt_label, prompt_update
-from photon.workload import Workload
+from photon.workload import Workload, check_whole
 
 BURST, POISSON = "all at once", "Poisson"
-NATURAL, FIXED = "as the model answers", "fixed length"
+NATURAL, FIXED = "the model's own", "fixed length"
+MAX_ROUNDS = 9
 _NO_IMAGE = "There is no picture; drop one in, paste one, or pick a preset above."
 # Which preset was pressed goes to Python as event data, as with the example cards.
 _ON_LOAD = """
@@ -45,8 +46,8 @@ class SideValues:
         """Raises InvalidRequestError that names the side."""
         try:
             injected = Injected(
-                whole("extra host time", self.host_us, 0),
-                whole("slow commit", self.commit_us, 0),
+                whole("host_us", self.host_us, 0),
+                whole("commit_us", self.commit_us, 0),
                 bool(self.sync_masks),
             )
             copies = whole("copies", self.copies, 0) if self.copies.strip() else None
@@ -72,6 +73,7 @@ class Form:
     tokens: str = "60"
     early: str = "0"
     seed: str = "0"
+    rounds: str = "3"
     a: SideValues = SideValues(1)
     b: SideValues = SideValues(2)
 
@@ -90,7 +92,14 @@ class Form:
         return shared + sides
 
     def settings(self) -> tuple[Setting, Setting]:
+        """Raises InvalidRequestError that names the side."""
         return self.a.setting("Side A"), self.b.setting("Side B")
+
+    def num_rounds(self) -> int:
+        """Raises InvalidRequestError."""
+        rounds = whole("rounds", self.rounds, 1)
+        check_whole("rounds", rounds, 1, MAX_ROUNDS)
+        return rounds
 
     def workload(self) -> Workload:
         """Decodes the picture, which takes a moment.
@@ -159,20 +168,20 @@ def presets(image: Path, prompt: str) -> tuple[Preset, ...]:
     form = Form(str(image), "detect", prompt)
     slow = "1500"
     return (
-        Preset("Depth 1 vs 2", "What two steps in flight gain", form),
+        Preset("Depth 1 vs 2", "What a second step in flight gains", form),
         Preset(
             "The sync leak",
-            "Depth 2, and the host waits for every upload of masks",
+            "Depth 2, and a host that waits for its uploads",
             replace(form, a=SideValues(2), b=SideValues(2, sync_masks=True)),
         ),
         Preset(
             "Slow host",
-            f"{slow} us more host work a step, blocking and hidden",
+            f"{slow} µs more host work a step: in the way, and hidden",
             replace(form, a=SideValues(1, host_us=slow), b=SideValues(2, host_us=slow)),
         ),
         Preset(
             "Early stops: zombies",
-            "All of 16 rows stop where nobody could foresee it",
+            "16 rows that stop where nobody could foresee it",
             replace(form, copies="16", early="100"),
         ),
     )
@@ -243,17 +252,32 @@ def _build_workload() -> list[Any]:
             length = gr.Radio(list(LENGTHS), value=form.length, label="Caption length", visible=False)
     with gr.Row():
         copies = _field(form.copies, label="Copies, 1 to 32", elem_id="lab_copies")
-        arrival = gr.Radio([BURST, POISSON], value=form.arrival, label="Arrivals", elem_id="lab_arrival")
-        rate = _field(form.rate, label="Arrivals per second", visible=False, elem_id="lab_rate")
+        arrival = gr.Radio(
+            [BURST, POISSON],
+            value=form.arrival,
+            label="Arrivals",
+            scale=2,
+            min_width=230,
+            elem_id="lab_arrival",
+        )
+        rate = _field(form.rate, label="Per second", visible=False, elem_id="lab_rate")
+        rounds = _field(form.rounds, label="Rounds", elem_id="lab_rounds")
     with gr.Row():
-        answers = gr.Radio([FIXED, NATURAL], value=form.answers, label="Answers", elem_id="lab_answers")
+        answers = gr.Radio(
+            [FIXED, NATURAL],
+            value=form.answers,
+            label="Answers",
+            scale=3,
+            min_width=260,
+            elem_id="lab_answers",
+        )
         tokens = _field(form.tokens, label="Tokens", elem_id="lab_tokens")
-        early = _field(form.early, label="Early stops, %", elem_id="lab_early")
+        early = _field(form.early, label="Stop early, %", elem_id="lab_early")
         seed = _field(form.seed, label="Seed", elem_id="lab_seed")
     task.input(prompt_update, [task, prompt], [prompt, length], **AT_ONCE)
     arrival.change(lambda value: gr.update(visible=value == POISSON), arrival, rate, **AT_ONCE)
     answers.change(lambda value: [gr.update(visible=value == FIXED)] * 2, answers, [tokens, early], **AT_ONCE)
-    return [image, task, prompt, length, copies, arrival, rate, answers, tokens, early, seed]
+    return [image, task, prompt, length, copies, arrival, rate, answers, tokens, early, seed, rounds]
 
 
 def _build_side(side: str, values: SideValues) -> list[Any]:
@@ -264,8 +288,8 @@ def _build_side(side: str, values: SideValues) -> list[Any]:
         )
         copies = _field(values.copies, label="Copies", placeholder="as in the workload")
         with gr.Row():
-            host = _field(values.host_us, label="Extra host time, us a step", placeholder="0")
-            commit = _field(values.commit_us, label="Slow commit, us a step", placeholder="0")
+            host = _field(values.host_us, label="Host time, µs a step", placeholder="0")
+            commit = _field(values.commit_us, label="Slow commit, µs", placeholder="0")
         sync = gr.Checkbox(values.sync_masks, label="Synchronous mask upload")
     return [depth, copies, host, commit, sync]
 

@@ -1,8 +1,8 @@
 """ComparisonView: two traces on one time axis, their metrics, step times and tokens side by side.
 
     view = ComparisonView(sources)                      # inside gr.Blocks
-    updates = view.show([("A", "depth 1", trace), ("B", "depth 2", trace)])       # of view.outputs
-    updates = view.empty()
+    updates = view.show([[("A", "depth 1", trace), ("B", "depth 2", trace)], ...])   # one pair per round
+    updates = view.empty()                                                          # of view.outputs
 
 Both traces go into `sources`, so that either can be opened in the docked timeline, inspected step by step,
 and exported. Two trace files can be compared as well. The figures are drawn in the browser by the page's own
@@ -23,10 +23,10 @@ from tracing.files import TraceFileError, load
 from tracing.histograms import histograms
 from tracing.lanes import CATEGORIES
 from tracing.predict import step_times
-from tracing.report import compare
+from tracing.report import compare, compare_tokens
 from tracing.timeline import Align, timelines
 from tracing.trace import Trace
-from tracing.ui.compare_html import Side, failure, summary, table
+from tracing.ui.compare_html import Side, failure, measured_gain, summary, table
 from tracing.ui.sources import Sources
 
 Updates = dict[Any, Any]
@@ -122,16 +122,21 @@ class ComparisonView:
         blank = [self.summary, self.timelines, self.histograms, self.table]
         return {self.held: (), self.bar: gr.update(visible=False), **dict.fromkeys(blank, "")}
 
-    def show(self, runs: Sequence[tuple[str, str, Trace]]) -> Updates:
-        """Two runs as (name, setting in words, trace). Takes a moment; raises ValueError as `Sources.add`."""
+    def show(self, rounds: Sequence[Sequence[tuple[str, str, Trace]]]) -> Updates:
+        """Rounds of two runs, each as (name, setting in words, trace); of several, one is shown.
+
+        Takes a moment. Raises ValueError as `Sources.add`.
+        """
+        pairs = [(runs[0][2], runs[1][2]) for runs in rounds]
+        shown = choose(pairs)
         a, b = (
             Side(name, words, trace, self._sources.add(trace, f"{name}: {words}"))
-            for name, words, trace in runs
+            for name, words, trace in rounds[shown]
         )
         report = compare(a.trace, b.trace)
         return {
             self.held: (a.source, b.source),
-            self.summary: summary(a, b, report),
+            self.summary: summary(a, b, report, [measured_gain(*pair) for pair in pairs]),
             self.bar: gr.update(visible=True),
             self.timelines: as_json(figure(a.trace, b.trace, (a.title, b.title), START)),
             self.histograms: as_json(histograms(a.trace, b.trace, (a.title, b.title))),
@@ -145,7 +150,7 @@ class ComparisonView:
                 (side, Path(path or "").name, await asyncio.to_thread(_load, side, path))
                 for side, path in zip("AB", paths, strict=True)
             ]
-            return await asyncio.to_thread(self.show, runs)
+            return await asyncio.to_thread(self.show, [runs])
         except ValueError as error:
             return self.empty() | {self.summary: failure(str(error))}
 
@@ -163,6 +168,15 @@ class ComparisonView:
         return {self.timelines: as_json(figure(a, b, titles, number or START))}
 
 
+def choose(pairs: Sequence[tuple[Trace, Trace]]) -> int:
+    """The round to show: the first whose tokens differ, or else the one of the median gain."""
+    for number, pair in enumerate(pairs):
+        if compare_tokens(*pair).is_equal is False:
+            return number
+    gains = [measured_gain(*pair) or 0.0 for pair in pairs]
+    return sorted(range(len(pairs)), key=lambda number: gains[number])[len(pairs) // 2]
+
+
 def figure(a: Trace, b: Trace, titles: Sequence[str], at: str) -> go.Figure:
     """Both timelines; aligned at a step, the steps around it fill the picture. `at`: START or a number."""
     align: Align = "start" if at == START else ("step", min(int(at), 1 << 30))
@@ -170,7 +184,9 @@ def figure(a: Trace, b: Trace, titles: Sequence[str], at: str) -> go.Figure:
     periods = [times.period_ms or 0 for trace in (a, b) if (times := step_times(trace))]
     if align != "start" and any(periods):
         made.update_xaxes(range=[side * max(periods) for side in AROUND])
-    made.update_layout(dragmode="zoom", modebar={"remove": ["select", "lasso", "toimage", "autoscale"]})
+    made.update_layout(
+        dragmode="zoom", margin={"t": 40}, modebar={"remove": ["select", "lasso", "toimage", "autoscale"]}
+    )
     return made
 
 
