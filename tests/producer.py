@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from tracing.recorder import Recorder
 from tracing.trace import MarkRecord, SpanRecord
@@ -11,12 +13,41 @@ from tracing.trace import MarkRecord, SpanRecord
 MS = 1_000_000
 
 
+class Row(NamedTuple):
+    """StepRowLike."""
+
+    request_id: int
+    position: int = 17
+    token_id: int = 5
+    x: float = float("nan")
+    y: float = float("nan")
+    mask: str = "ANY"
+    is_zombie: bool = False
+    is_delivered: bool = True
+    refs_before: int = 1
+    refs_after: int = 1
+    pages: int = 2
+    lora_slot: int = 0
+
+
+class Step(NamedTuple):
+    """StepLike."""
+
+    step_id: int
+    slot: int
+    kind: str
+    time_ns: int
+    padding: int = 1
+    waits: str = "launch: nothing | sample: copy for sampled | commit: host for copied"
+    rows: Sequence[Row] = ()
+
+
 def step(recorder: Recorder, step_id: int, start: int, depth: int = 2) -> int:
     """Records one step of three requests as an engine would; returns when the next one starts."""
     us, slot, kind = 1000, step_id % 2, "prefill" if step_id % 50 == 0 else "decode"
     tail = (step_id, slot, kind, 4, int(step_id % 7 == 0), 1)
     device = start + 300 * us
-    rows = [
+    spans = [
         ("host", "plan", start, start + 100 * us),
         ("host", "launch", start + 100 * us, start + 260 * us),
         ("host", "wait", start + 300 * us, start + 1700 * us),
@@ -25,10 +56,13 @@ def step(recorder: Recorder, step_id: int, start: int, depth: int = 2) -> int:
         ("copy", "d2h", device + 1400 * us, device + 1410 * us),
         ("host", "commit", start + 1720 * us, start + 1900 * us),
     ]
-    for track, name, a, b in rows:
+    for track, name, a, b in spans:
         recorder.on_span(SpanRecord(track, name, a, b, *tail))
-    for request in range(3):
-        recorder.on_mark(MarkRecord("token", start + 1900 * us, step_id // 50 * 3 + request, step_id))
+    first = step_id // 50 * 3
+    rows = [Row(first + i) for i in range(3)]
+    if step_id % 7 == 0 and first:
+        rows.append(Row(first - 3, is_zombie=True, is_delivered=False, refs_after=0))
+    recorder.on_step(Step(step_id, slot, kind, start + 1900 * us, rows=rows))
     return start + (1400 if depth == 2 else 2000) * us
 
 

@@ -123,6 +123,20 @@ def show_run(page: Any, start: int, end: int) -> None:
     page.wait_for_function("photonTimeline.draws >= drawsThen", timeout=30_000)
 
 
+def place(page: Any, row: str, time: float) -> list[float]:
+    """Where on the page a time (ns after the base) lies on a row."""
+    return page.evaluate(
+        """([key, ns]) => {
+          const plot = document.querySelector('.pt-plot'), full = plot._fullLayout;
+          const box = plot.getBoundingClientRect();
+          const row = photonTimeline.rows.find(r => r.key === key), [low, high] = photonTimeline.range();
+          const x = full.xaxis._offset + full.xaxis._length * (ns - low) / (high - low);
+          return [box.left + x, box.top + full.yaxis._offset + (row.top + row.bottom) / 2];
+        }""",
+        [row, time],
+    )
+
+
 @pytest.fixture
 def page(watched: Watched, feed: Feed) -> Iterator[Any]:
     """The page, live; fails the test on any script error or request to another host."""
@@ -143,7 +157,7 @@ def test_the_timeline_grows_while_the_engine_runs(page: Any) -> None:
     assert value(page, "range()")[1] > latest
     assert value(page, "drawn") > 50
     assert value(page, "following")
-    assert page.locator(".pt-plot .yaxislayer-above, .pt-plot .ytick").first.is_visible()
+    assert page.locator(".pt-plot .ytick").first.is_visible()
     assert "cpu worker · slot 0" in page.locator(".pt-plot").inner_text()
 
 
@@ -196,15 +210,16 @@ def test_the_page_shows_the_figures_of_the_python_side(page: Any, feed: Feed) ->
     trace = feed.recorder.snapshot(start, end)
     shown = value(page, "metrics(...a)", [str(start), str(end)])
     expected = summary(trace)
-    assert len(shown) == 6
+    assert set(shown) <= set(expected)
     assert shown == {key: pytest.approx(expected[key], rel=1e-9) for key in shown}
     gaps = value(page, "bubbles(...a)", [str(start), str(end)])
     found = bubbles(trace)
     base = int(value(page, "base"))
     assert gaps == [t - base for b in found for t in (b.start_ns, b.end_ns)]
-    why = value(page, "cause(...a)", [str(found[1].start_ns), str(found[1].end_ns)])
-    assert (why["host"], why["latency"]) == (found[1].host_ns, found[1].latency_ns)
-    assert dict(why["phases"]) == {name: ns for name, ns in found[1].phases if ns}
+    for bubble in found[:8]:
+        why = value(page, "cause(...a)", [str(bubble.start_ns), str(bubble.end_ns)])
+        assert (why["host"], why["latency"]) == (bubble.host_ns, bubble.latency_ns)
+        assert dict(why["phases"]) == {name: ns for name, ns in bubble.phases if ns}
 
 
 @pytest.mark.browser
@@ -248,22 +263,13 @@ def test_pointing_at_a_span_says_what_it_is(page: Any, feed: Feed) -> None:
     device = next(
         s for s in feed.recorder.snapshot(feed.end - 20 * MS, feed.end).spans if s.name == "forward"
     )
-    x, y = page.evaluate(
-        """([ns, slot]) => {
-          const plot = document.querySelector('.pt-plot'), full = plot._fullLayout;
-          const box = plot.getBoundingClientRect(), [low, high] = photonTimeline.range();
-          const lane = full.yaxis.ticktext.findIndex(t => t.endsWith(slot));
-          const x = full.xaxis._offset + full.xaxis._length * (ns - low) / (high - low);
-          return [box.left + x, box.top + full.yaxis._offset + full.yaxis.d2p(lane)];
-        }""",
-        [(device.start_ns + device.end_ns) / 2 - start, f"slot {device.slot}"],
-    )
+    x, y = place(page, f"slot {device.slot}", (device.start_ns + device.end_ns) / 2 - start)
     page.mouse.move(x, y)
     tip = page.locator(".pt-tip").inner_text()
     assert "decode" in tip
     assert f"step {device.step_id} · slot {device.slot}" in tip
     assert "1.300 ms" in tip
-    outline = page.locator(".pt-mark").bounding_box()
+    outline = page.locator(".pt-hovered").bounding_box()
     assert outline["y"] + outline["height"] / 2 == pytest.approx(y, abs=1)
     assert outline["x"] + outline["width"] / 2 == pytest.approx(x, abs=1)
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-from producer import MS, run
+from producer import MS, Row, Step, run
 
 from tracing.recorder import Cursor, Recorder
 from tracing.trace import MarkRecord, SpanRecord
@@ -42,6 +42,9 @@ def test_a_new_client_gets_the_recent_past_exactly() -> None:
     base = 1 << 61
     recorder.on_span(SpanRecord("compute", "forward", base + 7, base + 9, 3, 1, "decode", 4, 1, 2))
     recorder.on_mark(MarkRecord("arrival", base + 5, 11, -1))
+    recorder.on_step(
+        Step(3, 1, "decode", base + 12, rows=[Row(11), Row(10, is_zombie=True, is_delivered=False)])
+    )
     (message,) = visit(TraceStream(recorder))
     assert message["reset"] is True
     assert int(message["base"]) == base + 5
@@ -52,6 +55,9 @@ def test_a_new_client_gets_the_recent_past_exactly() -> None:
     assert (spans["rows"], spans["zombies"], spans["padding"]) == ([4], [1], [2])
     marks = message["marks"]
     assert (marks["t0"] + marks["time"][0], names[marks["name"][0]], marks["request"]) == (0, "arrival", [11])
+    rows = message["rows"]
+    assert [rows["t0"] + t for t in rows["time"]] == [7, 7]
+    assert (rows["step"], rows["request"], rows["flags"]) == ([3, 3], [11, 10], [2, 1])
 
 
 def test_a_client_that_comes_back_goes_on_where_it_was() -> None:
@@ -79,9 +85,9 @@ def test_a_client_too_slow_is_told_what_it_missed() -> None:
     recorder = Recorder()
     stream = TraceStream(recorder, backlog=10)
     run(recorder, 0, 0)
-    (message,) = visit(stream, polls=1, last_id=f"{stream.run}-0-0")
+    (message,) = visit(stream, polls=1, last_id=f"{stream.run}-0-0-0")
     assert len(message["spans"]["start"]) == 10
-    assert message["skipped"] == 350 - 10 + 159 - 10
+    assert message["skipped"] == 350 - 10 + 150 - 10
 
 
 def test_nothing_is_sent_while_nothing_happens() -> None:
@@ -92,9 +98,9 @@ def test_nothing_is_sent_while_nothing_happens() -> None:
 
 def test_a_cursor_of_the_future_is_no_cursor_of_ours() -> None:
     stream = TraceStream(Recorder())
-    assert stream.resume({"last-event-id": f"{stream.run}-5-6"}) == Cursor(5, 6)
-    assert stream.resume({"last-event-id": "other-5-6"}) is None
-    assert stream.resume({"last-event-id": f"{stream.run}-x-6"}) is None
+    assert stream.resume({"last-event-id": f"{stream.run}-5-6-7"}) == Cursor(5, 6, 7)
+    assert stream.resume({"last-event-id": "other-5-6-7"}) is None
+    assert stream.resume({"last-event-id": f"{stream.run}-x-6-7"}) is None
     assert stream.resume({}) is None
 
 
@@ -112,4 +118,5 @@ def test_an_opened_trace_is_sent_whole_and_then_ends() -> None:
     assert [m["reset"] for m in messages] == [True, *[False] * (len(messages) - 1)]
     assert sum(len(m["spans"]["start"]) for m in messages) == len(trace.span_table)
     assert sum(len(m["marks"]["time"]) for m in messages) == len(trace.mark_table)
+    assert sum(len(m["rows"]["time"]) for m in messages) == len(trace.row_table)
     assert int(messages[0]["base"]) == trace.window[0]

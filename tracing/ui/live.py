@@ -36,23 +36,47 @@ from starlette.routing import Route
 
 from tracing.lanes import as_props
 from tracing.metrics import METRICS
+from tracing.ui.details import detail_routes
 from tracing.ui.sources import Sources
 from tracing.ui.stream import SourceStream
 
 ASSETS = Path(__file__).parents[2] / "assets"
-SCRIPTS = (ASSETS / "timeline_store.js", ASSETS / "timeline.js")
+# In the order in which they build on each other.
+NAMES = (
+    "intervals",
+    "store",
+    "figures",
+    "layout",
+    "picture",
+    "overlay",
+    "pick",
+    "overview",
+    "inspector",
+    "panel",
+)
+SCRIPTS = tuple(
+    ASSETS / f"{name}.js"
+    for name in (*(f"timeline_{name}" for name in (*NAMES, "controls")), "timeline", "timeline_events")
+)
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 WINDOWS = ("20 ms", "60 ms", "250 ms", "1 s", "4 s", "run")
 IMMUTABLE = {"Cache-Control": "public, max-age=31536000, immutable"}
-# key of the metric, decimals, value at which its meter is full
+# key of the metric, decimals, value at which its sparkline is full (0: the largest of the minute)
 KPIS = (
     ("device_busy_percent", 1, 100),
     ("bubble_percent", 1, 100),
-    ("overlap_factor", 2, 2),
     ("host_hidden_percent", 1, 100),
+    ("overlap_factor", 2, 2),
+    ("pipeline_depth", 2, 2),
     ("zombie_rows_percent", 1, 100),
+    ("zombie_tax_upper_percent", 1, 100),
     ("tokens_per_s", 0, 0),
+    ("ttft_p50_ms", 0, 0),
+    ("itl_p50_ms", 1, 0),
+    ("sync_leaks", 0, 0),
 )
+HIDDEN = ("sync_leaks",)  # shown when there are any
+PAIRS = {"ttft_p50_ms": "ttft_p99_ms", "itl_p50_ms": "itl_p99_ms"}  # shown in one card
 
 
 def LiveTimeline(
@@ -92,13 +116,24 @@ _LOADER = """
 
 def _config(device_label: str, window: str) -> dict[str, Any]:
     by_key = {metric.key: metric for metric in METRICS}
-    kpis = [
-        {"key": key, "name": by_key[key].name, "unit": by_key[key].unit, "digits": digits, "full": full}
-        | {"formula": by_key[key].formula}
+    kpis: list[dict[str, Any]] = [
+        {
+            "key": key,
+            "name": by_key[key].name.replace(", upper bound", " ≤"),
+            "unit": by_key[key].unit,
+            "digits": digits,
+            "full": full,
+        }
+        | {"formula": by_key[key].formula, "hidden": key in HIDDEN}
         for key, digits, full in KPIS
     ]
+    for kpi in kpis:
+        if also := PAIRS.get(kpi["key"]):
+            kpi |= {"also": also, "name": kpi["name"].replace("p50", "p50 / p99")}
     urls = {
         "stream": "wb/trace/stream",
+        "step": "wb/trace/step",
+        "bubble": "wb/trace/bubble",
         "plotly": f"wb/plotly.min.js?v={plotly.__version__}",
         "scripts": [f"wb/{path.name}?v={_digest(path)}" for path in SCRIPTS],
     }
@@ -109,6 +144,7 @@ def routes(sources: Sources) -> list[Route]:
     """The routes that LiveTimeline asks for; give them to the app that serves the page."""
     return [
         Route("/wb/trace/stream", SourceStream(sources).respond),
+        *detail_routes(sources),
         Route("/wb/plotly.min.js", _file(PLOTLY)),
         *(Route(f"/wb/{path.name}", _file(path)) for path in SCRIPTS),
     ]

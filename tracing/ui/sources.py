@@ -65,4 +65,4 @@ class Sources:
 
 def table_bytes(trace: Trace) -> int:
     """Bytes of the trace's tables."""
-    return trace.span_table.nbytes + trace.mark_table.nbytes
+    return trace.span_table.nbytes + trace.mark_table.nbytes + trace.row_table.nbytes

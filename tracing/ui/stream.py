@@ -32,6 +32,8 @@ LIMIT = 8_000
 BACKLOG = 16 * LIMIT
 KEEPALIVE_S = 15.0
 HEADERS = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
+MARK_COLUMNS = {"request": "request_id", "step": "step_id", "name": "name"}
+ROW_COLUMNS = {"request": "request_id", "step": "step_id"}
 GONE = "This trace is not held any more; open its file again."
 
 
@@ -79,7 +81,7 @@ class TraceStream:
             skipped = self._behind(cursor)
             start = Cursor(*(a + b for a, b in zip(cursor, skipped, strict=True)))
             cursor, columns = self.recorder.columns_since(start, self.limit)
-            count = max(len(columns.spans), len(columns.marks))
+            count = max(map(len, (columns.spans, columns.marks, columns.rows)))
             if count or reset:
                 message = self.message(columns, names) | {"reset": reset, "dropped": self.recorder.dropped}
                 message["skipped"] += sum(skipped)
@@ -101,31 +103,32 @@ class TraceStream:
     def message(self, columns: Columns, names_from: int) -> dict[str, Any]:
         """Columns relative to `base`, starts relative to `t0`; the names the client does not have yet."""
         if self.base is None:
-            self.base = earliest(columns.spans, columns.marks)
+            self.base = earliest(columns)
         return as_message(columns, names_from, self.base or 0)
 
 
 async def trace_events(trace: Trace) -> AsyncIterator[bytes]:
     """All records of a trace, then `event: end`."""
-    base = earliest(trace.span_table, trace.mark_table) or 0
-    names_from, reset = 0, True
+    base, names_from, reset = trace.window[0], 0, True
     for columns in _batches(trace):
         message = as_message(columns, names_from, base) | {"reset": reset, "dropped": trace.dropped}
-        yield encode(message)
+        yield encode(message | {"info": dict(trace.info)})
         names_from, reset = len(trace.names), False
         await asyncio.sleep(0)  # other clients' turn
     yield b"event: end\ndata: {}\n\n"
 
 
 def _batches(trace: Trace) -> Iterator[Columns]:
-    spans, marks = trace.span_table, trace.mark_table
-    for i in range(0, max(len(spans), len(marks), 1), LIMIT):
-        yield Columns(spans[i : i + LIMIT], marks[i : i + LIMIT], trace.names, 0)
+    tables = trace.span_table, trace.mark_table, trace.row_table
+    for i in range(0, max(1, *map(len, tables)), LIMIT):
+        spans, marks, rows = (table[i : i + LIMIT] for table in tables)
+        yield Columns(spans, marks, rows, trace.names, 0)
 
 
-def earliest(spans: Table, marks: Table) -> int | None:
+def earliest(columns: Columns) -> int | None:
     """The first instant in the records, ns; None without any."""
-    return min([*spans["start_ns"].tolist(), *marks["time_ns"].tolist()], default=None)
+    times = (columns.spans["start_ns"], columns.marks["time_ns"], columns.rows["time_ns"])
+    return min((int(t.min()) for t in times if len(t)), default=None)
 
 
 def as_message(columns: Columns, names_from: int, base: int) -> dict[str, Any]:
@@ -136,7 +139,8 @@ def as_message(columns: Columns, names_from: int, base: int) -> dict[str, Any]:
         "names": columns.names[names_from:],
         "skipped": columns.skipped,
         "spans": _span_columns(columns.spans, base),
-        "marks": _mark_columns(columns.marks, base),
+        "marks": _columns(columns.marks, base, MARK_COLUMNS),
+        "rows": _columns(columns.rows, base, ROW_COLUMNS) | {"flags": _flags(columns.rows)},
     }
 
 
@@ -154,8 +158,12 @@ def _span_columns(rows: Table, base: int) -> dict[str, Any]:
     return out | {"step": np.ascontiguousarray(rows["step_id"])}
 
 
-def _mark_columns(rows: Table, base: int) -> dict[str, Any]:
+def _columns(rows: Table, base: int, columns: Mapping[str, str]) -> dict[str, Any]:
     first = int(rows["time_ns"].min()) if len(rows) else base
-    columns = {"request": "request_id", "step": "step_id", "name": "name"}
     out = {key: np.ascontiguousarray(rows[column]) for key, column in columns.items()}
     return {"t0": first - base, "time": rows["time_ns"] - first} | out
+
+
+def _flags(rows: Table) -> Any:
+    """1 zombie, 2 delivered."""
+    return rows["is_zombie"].astype(np.uint8) + 2 * rows["is_delivered"].astype(np.uint8)
