@@ -180,9 +180,10 @@ def _catalogue(path: Path) -> dict[str, _Entry]:
     """Parameter name in the new layout -> entry, for every tensor of the file."""
     header = read_header(path)
     refuse_other_models(path.name, header)
+    is_flipped = is_old(header)
     found: dict[str, _Entry] = {}
     for key, name in parameters(header).items():
-        flip = is_old(header) and is_transposed(name)
+        flip = is_flipped and is_transposed(name)
         shape = tuple(header[key]["shape"])
         if name in found:
             raise CheckpointError(f"{path.name} holds {name} twice; save the checkpoint again.")
