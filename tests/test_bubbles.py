@@ -103,8 +103,18 @@ def test_depth_2_is_no_advice_where_it_is_used() -> None:
     (late,) = [found for found in bubbles(Trace.of(spans, wanted(0, 120))) if found.step_id == 3]
     assert late.text == (
         "The device idled 0.050 ms because the host was still committing step 1 (0.040 ms) and launching "
-        "step 3 (0.010 ms); the host was slower than the device here: less host work per step, or more rows in "
-        "each, closes it."
+        "step 3 (0.010 ms); the host was slower than the device here: less host work per step, or more rows "
+        "in each, closes it."
+    )
+
+
+def test_work_that_was_enqueued_in_time_is_not_blamed_on_the_host() -> None:
+    spans = [host("launch", 0, 10), host("sample", 10, 15), device(10, 40), device(60, 70, name="sample")]
+    (found,) = [b for b in bubbles(Trace.of(spans, wanted(0, 70))) if b.work == "sample"]
+    assert (found.host_ns, found.cause) == (0, "launch latency")
+    assert found.text == (
+        "The device idled 0.020 ms because it took 0.020 ms to go on to sample of step 0, already enqueued; "
+        "the host was in time: this is the device's hand-over, or a wait for an upload."
     )
 
 

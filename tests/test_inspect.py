@@ -97,7 +97,7 @@ def test_the_bubble_before_a_step_has_its_cause_and_its_sentence() -> None:
     bubble = inspect(pipelined(), 42)["bubble_before"]
     assert (bubble["us"], bubble["cause"]) == (5, "launch latency")
     assert bubble["text"].startswith(
-        "The device idled 0.005 ms because forward of step 42, already enqueued, took"
+        "The device idled 0.005 ms because it took 0.005 ms to go on to forward of"
     )
 
 

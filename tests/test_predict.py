@@ -44,6 +44,7 @@ def test_a_blocking_trace_by_hand() -> None:
     assert found.period_ms == pytest.approx(0.16)
     assert found.hand_over_ms == pytest.approx(0.01)
     assert found.gain_percent == pytest.approx(50)
+    assert found.gain_with_hand_over_percent == pytest.approx(60)
     assert predicted_gain_percent(Trace.of(blocking())) == found.gain_percent
 
 

@@ -78,14 +78,17 @@ class Bubble(NamedTuple):
         listed = " and ".join(filter(None, (", ".join(reasons[:-1]), *reasons[-1:])))
         host = f"because the host was still {listed}" if reasons else ""
         if self.latency_ns < least:
-            return host or "because the host was late"
-        late = f"{self.work or 'the work'} of step {self.step_id}, already enqueued, took"
-        late += f" {in_ms(self.latency_ns)} to begin"
-        return f"{host}, and {late}" if host else f"because {late}"
+            return host
+        work, late = f"{self.work} of step {self.step_id}, already enqueued", in_ms(self.latency_ns)
+        if not host:
+            return f"because it took {late} to go on to {work}"
+        return f"{host}, and {work}, took {late} to begin"
 
     def _remedy(self) -> str:
         if self.cause in ("sync", "injected"):
             return _REMEDIES[self.cause]
+        if not self.host_ns:
+            return "the host was in time: this is the device's hand-over, or a wait for an upload"
         return _CASES.get(self.case) or _REMEDIES[self.cause]
 
 

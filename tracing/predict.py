@@ -10,7 +10,8 @@ length are known in advance and cost nothing, but a trace does not tell them fro
 is charged and the prediction is a cautious one.
 
 The model leaves out the hand-over between host and device. What a blocking trace really took per step is
-`period_ms`; hand_over_ms = period - device - host, and pipelining hides that as well.
+`period_ms`; hand_over_ms = period - device - host. Pipelining hides that as well, so what is then measured
+lies between `gain_percent` and `gain_with_hand_over_percent` where nothing else competes for the cores.
 """
 
 from __future__ import annotations
@@ -49,6 +50,13 @@ class Prediction(NamedTuple):
     """Measured: from one forward's start to the next one's."""
     hand_over_ms: float | None
     """Measured: period - device - host."""
+
+    @property
+    def gain_with_hand_over_percent(self) -> float | None:
+        """The gain when the hand-over is hidden as well: from the measured period."""
+        if self.period_ms is None:
+            return None
+        return 100 * (self.period_ms / self.pipelined_ms * (1 - self.zombie_tax) - 1)
 
 
 def step_times(trace: Trace) -> StepTimes | None:
