@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -191,13 +192,13 @@ def comparison(lab: Lab, sources: Sources) -> None:
     from photon.ui.lab import LabPanel
     from photon.ui.lab_controls import presets
     from tracing.recorder import Recorder
-    from tracing.ui.compare import ComparisonView
+    from tracing.ui.compare import ComparisonView, run_trace
 
     recorder = Recorder(info=lab.facts)
     lab.observers.append(recorder)
     panel = LabPanel(lab, presets(ASSETS / "samples" / "hearts_on_paper.png", "green heart"))
     view = ComparisonView(sources)
-    panel.wire(lambda run: recorder.snapshot(run.start_ns, run.end_ns), view.show, view.empty, view.outputs)
+    panel.wire(partial(run_trace, recorder), view.show, view.empty, view.outputs)
 
 
 def launch(demo: gr.Blocks, sources: Sources, **where: Any) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import gradio as gr
 import plotly.graph_objects as go
@@ -23,6 +23,7 @@ from tracing.files import TraceFileError, load
 from tracing.histograms import histograms
 from tracing.lanes import CATEGORIES
 from tracing.predict import step_times
+from tracing.recorder import Recorder
 from tracing.report import compare, compare_tokens
 from tracing.timeline import Align, timelines
 from tracing.trace import Trace
@@ -166,6 +167,24 @@ class ComparisonView:
             raise gr.Error(f"The step is {step!r}; it must be a whole number from 0.", print_exception=False)
         number = step.strip() if at == STEP else ""
         return {self.timelines: as_json(figure(a, b, titles, number or START))}
+
+
+class Run(Protocol):
+    """What is known of a run's time: its first arrival and its last finish."""
+
+    @property
+    def start_ns(self) -> int: ...
+    @property
+    def end_ns(self) -> int: ...
+
+
+def run_trace(recorder: Recorder, run: Run) -> Trace:
+    """What was recorded from the first arrival of a run to the commit of its last step.
+
+    A zombie's step is committed after the last finish, and is part of what the run cost.
+    """
+    rows = recorder.snapshot(run.start_ns, run.end_ns).row_table
+    return recorder.snapshot(run.start_ns, max([run.end_ns, *rows["time_ns"].tolist()]))
 
 
 def choose(pairs: Sequence[tuple[Trace, Trace]]) -> int:

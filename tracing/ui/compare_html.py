@@ -68,7 +68,7 @@ def failure(sentence: str) -> str:
 
 def verdict(a: Side, b: Side, report: Report, gains: Sequence[float]) -> tuple[str, str]:
     """(sentence, better | worse | equal | differs): how much faster B is, and whether it answers the same."""
-    same = {True: "and gives the same tokens", False: "but gives other tokens", None: ""}[
+    same = {True: " and gives the same tokens", False: " but gives other tokens", None: ""}[
         report.tokens.is_equal
     ]
     gain = measured_gain(a.trace, b.trace)
@@ -85,7 +85,7 @@ def verdict(a: Side, b: Side, report: Report, gains: Sequence[float]) -> tuple[s
     else:
         words = f"B is {abs(gain):.1f} % {'faster' if gain > 0 else 'slower'} than A"
         state = "better" if gain > 0 else "worse"
-    return f"{words} {same}".strip() + ".", "differs" if report.tokens.is_equal is False else state
+    return f"{words}{same}.", "differs" if report.tokens.is_equal is False else state
 
 
 def is_alike(a: Trace, b: Trace) -> bool:
