@@ -17,6 +17,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -24,8 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import gradio as gr
+    from starlette.routing import BaseRoute
 
     from photon import Engine
+    from photon.api import Meter
     from photon.lab import Lab
     from tracing.recorder import Recorder
     from tracing.ui.sources import Sources
@@ -33,7 +36,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent
 ASSETS = ROOT / "assets"
 FIRST_PORT, NUM_PORTS = 7860, 100
-MAX_UPLOAD = "32mb"
+MAX_UPLOAD_MB = 32
+MAX_UPLOAD = f"{MAX_UPLOAD_MB}mb"
 MAX_QUEUE = 128
 DAY_S = 86_400
 # Shown in the browser after each run: its window in the timeline, until "Follow live" is pressed.
@@ -84,6 +88,11 @@ def parse_flags(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help="address to listen on: 127.0.0.1, or 0.0.0.0 to let other machines in",
     )
     add("--port", type=int, default=None, help="port to listen on; without it, the first free from 7860")
+    add(
+        "--api-key",
+        default=None,
+        help="key that programs must send to /v1, or @FILE that holds it; without it they need none",
+    )
     add("--root-path", default=None, help="path under which a proxy serves this page, for example /vlm")
     return parser.parse_args(argv)
 
@@ -92,44 +101,56 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Load, then open the port, then serve until interrupted. Returns the exit status."""
     flags = parse_flags(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    from photon.api import read_key
     from photon.errors import PhotonError
 
     try:
         # Asked before minutes of loading as well as after, so that a busy port is known at once.
         choose_port(flags.host, flags.port)
-        engine, recorder = load(flags)
+        api_key = read_key(flags.api_key)
+        engine, recorder, meter = load(flags)
     except (PhotonError, OSError) as error:
         print(f"app.py: {error}", file=sys.stderr)
         return 2
     try:
-        return serve(flags, engine, recorder)
+        return serve(flags, engine, recorder, api_routes(engine, meter, api_key))
     finally:
         engine.close()
 
 
-def load(flags: argparse.Namespace) -> tuple[Engine, Recorder]:
-    """The engine with its model on its device, and the recorder that listens to it.
+def load(flags: argparse.Namespace) -> tuple[Engine, Recorder, Meter]:
+    """The engine with its model on its device, and the recorder and the meter that listen to it.
 
     Raises:
         PhotonError: the model or the device is not what the flags say; one sentence.
     """
     from photon import Engine, EngineConfig, load_model, open_device
+    from photon.api import Meter
     from photon.memory import choose_dtype
     from tracing.recorder import Recorder
 
-    recorder = Recorder()
+    recorder, meter = Recorder(), Meter()
     config = EngineConfig(depth=flags.depth, max_batch_size=flags.max_batch_size)
     model = load_model(flags.model, tokenizer=flags.tokenizer)
     device = open_device(flags.device)
     try:
         dtype = choose_dtype(flags.dtype, device)
-        return Engine(model, device, config, observers=[recorder], dtype=dtype), recorder
+        engine = Engine(model, device, config, observers=[recorder, meter], dtype=dtype)
+        return engine, recorder, meter
     except BaseException:
         device.close()
         raise
 
 
-def serve(flags: argparse.Namespace, engine: Engine, recorder: Recorder) -> int:
+def api_routes(engine: Engine, meter: Meter, api_key: str | None = None) -> list[BaseRoute]:
+    """The routes for programs, to be served on the page's port with the page's limits."""
+    from photon.api import ApiConfig, routes
+
+    config = ApiConfig(time.time, api_key, max_image_bytes=MAX_UPLOAD_MB * 2**20, max_open=MAX_QUEUE)
+    return routes(engine, meter, config)
+
+
+def serve(flags: argparse.Namespace, engine: Engine, recorder: Recorder, api: list[BaseRoute]) -> int:
     """Open the port and serve until interrupted."""
     from tracing.ui.sources import Sources
 
@@ -137,7 +158,7 @@ def serve(flags: argparse.Namespace, engine: Engine, recorder: Recorder) -> int:
     demo = build(engine, sources, lab)
     try:
         port = choose_port(flags.host, flags.port)
-        launch(demo, sources, server_name=flags.host, server_port=port, root_path=flags.root_path)
+        launch(demo, sources, api, server_name=flags.host, server_port=port, root_path=flags.root_path)
     except OSError as error:
         print(f"app.py: {error}", file=sys.stderr)
         return 2
@@ -201,7 +222,7 @@ def comparison(lab: Lab, sources: Sources) -> None:
     panel.wire(partial(run_trace, recorder), view.show, view.empty, view.outputs)
 
 
-def launch(demo: gr.Blocks, sources: Sources, **where: Any) -> None:
+def launch(demo: gr.Blocks, sources: Sources, api: Sequence[BaseRoute] = (), **where: Any) -> None:
     """Start serving in the background: this machine's files only, no telemetry, no sharing."""
     from photon.ui.theme import STYLE_SHEET, theme
     from tracing.ui.live import routes
@@ -218,7 +239,7 @@ def launch(demo: gr.Blocks, sources: Sources, **where: Any) -> None:
         max_file_size=MAX_UPLOAD,
         allowed_paths=[str(ASSETS / "samples")],
         footer_links=["api", "settings"],
-        app_kwargs={"routes": routes(sources)},
+        app_kwargs={"routes": [*api, *routes(sources)]},
         **where,
     )
 

@@ -26,6 +26,7 @@ from PIL import Image
 
 import app
 from photon import Engine, EngineConfig, open_device
+from photon.api import Meter
 from photon.images import load_image
 from photon.model.weights import Model
 from tracing.recorder import Recorder
@@ -58,13 +59,13 @@ class Server:
 
 @contextmanager
 def serving(model: Model) -> Iterator[Server]:
-    recorder = Recorder()
-    engine = Engine(model, open_device("cpu"), EngineConfig(max_batch_size=8), observers=[recorder])
+    recorder, meter = Recorder(), Meter()
+    engine = Engine(model, open_device("cpu"), EngineConfig(max_batch_size=8), observers=[recorder, meter])
     sources = Sources(recorder)
     lab = app.new_lab(engine)
     demo = app.build(engine, sources, lab)
     port = app.choose_port("127.0.0.1", None)
-    app.launch(demo, sources, server_name="127.0.0.1", server_port=port)
+    app.launch(demo, sources, app.api_routes(engine, meter), server_name="127.0.0.1", server_port=port)
     try:
         yield Server(engine, recorder, f"http://127.0.0.1:{port}")
     finally:
@@ -177,6 +178,17 @@ def test_settings_may_come_as_text(server: Server, picture: Path) -> None:
     assert answers[0] == answers[1]
 
 
+def test_programs_are_served_on_the_pages_port(server: Server) -> None:
+    settings = {"max_tokens": 6}
+    body = {"question": "go on", "settings": settings}
+    answer = httpx.post(f"{server.url}/v1/query", json=body).json()
+    assert answer["answer"] == server.engine.query(None, "go on", settings=settings)["answer"]
+    assert httpx.get(f"{server.url}/healthz").json() == {"status": "ok"}
+    assert "photon_api_requests_total" in httpx.get(f"{server.url}/metrics").text
+    assert "/v1/chat/completions" in httpx.get(f"{server.url}/v1/docs").text
+    assert "Photon Workbench" in httpx.get(server.url).text
+
+
 # ---- bad input
 
 
@@ -253,14 +265,44 @@ def test_a_client_that_cancels_frees_the_engine(talkative: Server, picture: Path
     wait_until(lambda: talkative.engine.stats()["resident"] == 0)
 
 
+def test_a_program_that_hangs_up_frees_the_engine(talkative: Server) -> None:
+    with httpx.stream(
+        "POST", f"{talkative.url}/v1/query", json={"question": "go on", "stream": True}
+    ) as lines:
+        assert next(lines.iter_lines()).startswith("data: ")
+        assert talkative.engine.stats()["resident"] == 1
+    wait_until(lambda: talkative.engine.stats()["resident"] == 0)
+
+
 # ---- command line
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [(" ", "empty"), ("@/nowhere", "cannot be read"), ("a\nb", "one line")]
+)
+def test_an_api_key_that_is_none_ends_the_app_without_showing_it(
+    capsys: pytest.CaptureFixture[str], text: str, words: str
+) -> None:
+    assert app.main(["--api-key", text]) == 2
+    message = capsys.readouterr().err
+    assert words in message
+    assert "a\nb" not in message
 
 
 def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         app.parse_flags(["--help"])
     shown = capsys.readouterr().out
-    for flag in ("--model", "--device", "--depth", "--port", "--root-path", "--max-batch-size", "--host"):
+    for flag in (
+        "--model",
+        "--device",
+        "--depth",
+        "--port",
+        "--root-path",
+        "--max-batch-size",
+        "--host",
+        "--api-key",
+    ):
         assert flag in shown
 
 

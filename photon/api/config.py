@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from photon.errors import InvalidRequestError
 
 MIB = 2**20
 
@@ -28,3 +31,24 @@ class ApiConfig:
     def max_body_bytes(self) -> int:
         """An image in base64, and a mebibyte for all the rest."""
         return self.max_image_bytes * 4 // 3 + MIB
+
+
+def read_key(text: str | None) -> str | None:
+    """The key that a flag gives: itself or, after an @, what a file holds, so that `ps` does not show it.
+
+    Raises:
+        InvalidRequestError: the file cannot be read, or there is no key in it; one sentence without the key.
+    """
+    if text is None:
+        return None
+    try:
+        key = Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no text"
+        raise InvalidRequestError(f"The API key file {text[1:]} cannot be read: {reason}.") from None
+    key = key.strip()
+    if not key or not key.isascii() or not key.isprintable():
+        raise InvalidRequestError(
+            "The API key must be one line of ASCII characters; it is empty or has others."
+        )
+    return key
