@@ -19,9 +19,11 @@ import engines
 import httpx
 import pytest
 from served import Server, data_url, picture, png, serving, serving_model, wait_until
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 from photon import Engine, EngineConfig
-from photon.api import Meter
+from photon.api import ApiConfig, Meter, routes
 from photon.device.deferred import DeferredDevice
 from photon.model.weights import Model
 
@@ -367,13 +369,25 @@ def test_the_one_model_is_listed(server: Server) -> None:
 
 def test_the_openapi_document_and_its_page_name_every_route(server: Server) -> None:
     document = server.http.get("/v1/openapi.json").json()
-    tasks = {"/query", "/caption", "/point", "/detect", "/chat/completions"}
+    tasks = {"/v1/query", "/v1/caption", "/v1/point", "/v1/detect", "/v1/chat/completions"}
     assert tasks < set(document["paths"])
-    assert document["servers"] == [{"url": "/v1"}]
     page = server.http.get("/v1/docs").text
-    assert all(f"/v1{path}<" in page for path in document["paths"])
+    assert all(f"POST {path}<" in page for path in tasks)
     assert "http://" not in page
     assert "https://" not in page
+
+
+@pytest.mark.parametrize("prefix", ["", "/vlm"])
+def test_a_proxy_may_strip_its_path_or_not(quick: Server, prefix: str) -> None:
+    app = Starlette(routes=routes(quick.engine, Meter(), ApiConfig(lambda: 0)))
+
+    async def behind_a_proxy(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "root_path": "/vlm"}, receive, send)
+
+    with TestClient(behind_a_proxy) as client:
+        assert client.get(f"{prefix}/v1/models").status_code == 200
+        assert client.get(f"{prefix}/v1/docs").status_code == 200
+        assert client.get(f"{prefix}/v1/openapi.json").json()["servers"] == [{"url": "/vlm"}]
 
 
 def test_health_follows_the_engine(idle: Server) -> None:

@@ -29,7 +29,7 @@ def page(document: Mapping[str, Any]) -> str:
 
 
 def _route(method: str, path: str, operation: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
-    head = f"<h2><code>{method.upper()} /v1{escape(path)}</code></h2>"
+    head = f"<h2><code>{method.upper()} {escape(path)}</code></h2>"
     text = f"<p>{escape(operation.get('description', ''))}</p>"
     body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
     rows = "".join(_rows(body, schemas)) if body else ""

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Route
 
 from photon import Engine
 from photon.api.calls import Calls
@@ -22,6 +22,7 @@ from photon.api.metrics import Meter
 from photon.api.models import model_routes
 from photon.api.openai import chat_routes
 
+PREFIX = "/v1"
 PATIENCE_S = 1.0
 _DESCRIPTION = (
     "Questions, captions, points and boxes in the format of Moondream's cloud, and one question in the "
@@ -42,27 +43,32 @@ def routes(engine: Engine, meter: Meter, config: ApiConfig) -> list[BaseRoute]:
         return Response(meter.exposition(await pulse.latest()), media_type=CONTENT_TYPE_LATEST)
 
     return [
-        Mount("/v1", Gate(api(Calls(engine, meter, config)), config)),
+        # Not a Mount: below one, routes are not found when a proxy strips the root path.
+        Route(f"{PREFIX}/{{path:path}}", Gate(api(Calls(engine, meter, config)), config)),
         Route("/healthz", healthz),
         Route("/metrics", metrics),
     ]
 
 
 def api(calls: Calls) -> FastAPI:
-    """The app under /v1, with its own error format and OpenAPI document."""
+    """The app that has /v1/..., with its own error format and OpenAPI document."""
     app = FastAPI(
         title="Photon Workbench",
         description=_DESCRIPTION,
+        openapi_url=f"{PREFIX}/openapi.json",
         docs_url=None,
         redoc_url=None,
         exception_handlers=dict(HANDLERS),
         responses={"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}},
     )
-    app.include_router(moondream_routes(calls))
-    app.include_router(chat_routes(calls))
-    app.include_router(model_routes(calls.engine, int(calls.config.now_s())))
+    for router in (
+        moondream_routes(calls),
+        chat_routes(calls),
+        model_routes(calls.engine, int(calls.config.now_s())),
+    ):
+        app.include_router(router, prefix=PREFIX)
 
-    @app.get("/docs", include_in_schema=False)
+    @app.get(f"{PREFIX}/docs", include_in_schema=False)
     async def readable() -> Response:
         return HTMLResponse(page(app.openapi()))
 
