@@ -1,6 +1,8 @@
 """Self-check: one fixed workload at depth 1 and depth 2 on a device, side by side in one run.
 
     python -m photon.selfcheck --device cpu [--json]
+    python -m photon.selfcheck --trace-truth        is what the trace says true? see `trace_truth.py`
+    python -m photon.selfcheck --overhead           what does observing cost? see `overhead.py`
 
 Prints, for 1 and for 8 rows, the step's period, the device's and the host's share of it, how much of the
 time the device was busy, and the gain of depth 2; and checks that both depths gave the same tokens, that
@@ -35,6 +37,7 @@ from photon.skills.base import Mask, Skill, TextEncoder, Token
 from photon.skills.text import TextSkill
 
 MODEL = Path(__file__).parent.parent / "assets" / "tiny"
+RECORDER = "tracing.recorder:Recorder"
 ROWS = (1, 8)
 DEPTHS = (1, 2)
 
@@ -126,26 +129,32 @@ def measure(spans: list[Span], rows: int) -> Round:
     wall_ns = max(span.end_ns for span in compute) - min(span.start_ns for span in compute)
     return Round(
         period_ms=statistics.median(periods) / 1e6,
-        device_ms=median("compute", "forward", "sample"),
+        device_ms=median("compute", "h2d", "forward", "sample"),
         host_ms=median("host", "plan", "launch", "sample", "commit"),
         device_busy=busy_ns / wall_ns,
     )
 
 
-def run_round(
-    engine: Engine, steps: Steps, rows: int, num_tokens: int, is_threaded: bool
-) -> tuple[Round, list[list[int]]]:
-    """One full batch from submit to end; returns its figures and its tokens."""
+def play(engine: Engine, rows: int, num_tokens: int, *, is_threaded: bool) -> list[list[int]]:
+    """One full batch from submit to end; returns its tokens, and when all its records are out."""
     image = engine.encode_image(Image.new("RGB", (engine.model.config.vision.crop_size,) * 2, "red"))
     settings = {"max_tokens": num_tokens}
-    steps.spans.clear()
     handles: list[Handle] = [engine.submit(Request(endless, image, settings=settings)) for _ in range(rows)]
     if not is_threaded:
         engine.run_until_idle()
     for handle in handles:
         handle.result(timeout=600)
     engine.stats()  # between two ticks: the last commit has reported its spans
-    return measure(steps.spans, rows), [[token.id for token in handle.tokens] for handle in handles]
+    return [[token.id for token in handle.tokens] for handle in handles]
+
+
+def run_round(
+    engine: Engine, steps: Steps, rows: int, num_tokens: int, is_threaded: bool
+) -> tuple[Round, list[list[int]]]:
+    """One full batch: its figures and its tokens."""
+    steps.spans.clear()
+    tokens = play(engine, rows, num_tokens, is_threaded=is_threaded)
+    return measure(steps.spans, rows), tokens
 
 
 def check(device_name: str, *, num_tokens: int, num_rounds: int, model: Path = MODEL) -> dict[str, Any]:
@@ -159,7 +168,7 @@ def check(device_name: str, *, num_tokens: int, num_rounds: int, model: Path = M
     with Engine(load_model(model), device, config, observers=[steps], threaded=is_threaded) as engine:
         for rows in ROWS:
             by_depth = {depth: Report(rows, depth) for depth in DEPTHS}
-            run_round(engine, steps, rows, num_tokens, is_threaded)  # warm-up
+            play(engine, rows, num_tokens, is_threaded=is_threaded)  # warm-up
             for _ in range(num_rounds):
                 tokens = {}
                 for depth, report in by_depth.items():
@@ -231,17 +240,41 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--model", type=Path, default=MODEL, help="model folder (default: the embedded one)")
     parser.add_argument("--tokens", type=int, default=200, help="tokens of each row (default: 200)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds at each depth (default: 5)")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--trace-truth", action="store_true", help="hold the trace against other clocks")
+    which.add_argument("--overhead", action="store_true", help="throughput with an observer and without")
+    parser.add_argument(
+        "--observer",
+        default=RECORDER,
+        metavar="MODULE:CLASS",
+        help=f"the observer of --overhead (default: {RECORDER})",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     args = parser.parse_args(argv)
     try:
-        result = check(args.device, num_tokens=args.tokens, num_rounds=args.rounds, model=args.model)
+        result, text = run(args)
     except PhotonError as error:
         print(f"selfcheck: {error}", file=sys.stderr)
         return 2
-    print(show(result))
+    print(text)
     if args.json:
         print(json.dumps(result))
     return 0 if result["ok"] else 1
+
+
+def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """The check that was asked for: its result, and that for people."""
+    from photon import overhead, trace_truth  # they play the workload above
+
+    options = {"num_tokens": args.tokens, "num_rounds": args.rounds, "model": args.model}
+    if args.trace_truth:
+        result = trace_truth.check(args.device, **options)
+        return result, trace_truth.show(result)
+    if args.overhead:
+        result = overhead.check(args.device, args.observer, **options)
+        return result, overhead.show(result)
+    result = check(args.device, **options)
+    return result, show(result)
 
 
 if __name__ == "__main__":

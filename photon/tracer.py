@@ -40,13 +40,16 @@ class Tracer:
     """Stamps records with the step they belong to. All calls come from the engine's thread."""
 
     def __init__(self, observers: Items[Observer], device: Device, ids: TokenizerConfig) -> None:
-        self._observers = Observers(observers)
         self._device = device
         self._ids = ids
         self._may_wait = True
         self._leaks: list[tuple[str, int, int]] = []  # name, start and end of each
-        if observers:
-            device.waits.on_wait = self._waited
+        self.listen(observers)
+
+    def listen(self, observers: Items[Observer]) -> None:
+        """These listen from now on, and no others; between two ticks."""
+        self._observers = Observers(observers)
+        self._device.waits.on_wait = self._waited if observers else None
 
     def __bool__(self) -> bool:
         return bool(self._observers)

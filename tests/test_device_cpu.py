@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +34,9 @@ class Gate:
 
     def add(self) -> None:
         self.count += 1
+
+    def burn(self, cpu_ns: int) -> None:
+        burn(cpu_ns)
 
     def result(self) -> int:
         return self.count
@@ -208,4 +213,30 @@ def test_timing_events_are_bounded_and_the_bound_is_named() -> None:
     with pytest.raises(DeviceError, match="4095 timing events"):
         device.event(timing=True)
     device.event()
+    device.close()
+
+
+def burn(cpu_ns: int) -> None:
+    """Keep this thread's core busy for so long."""
+    end_ns = time.thread_time_ns() + cpu_ns
+    while time.thread_time_ns() < end_ns:
+        pass
+
+
+def test_a_metered_device_tells_working_from_waiting(fifo: Path) -> None:
+    """The CPU clock of its events stands still while the worker is blocked."""
+    device = CpuDevice(is_metered=True)
+    device.load(GateSpec(str(fifo)))
+    events = [device.event(timing=True) for _ in range(3)]
+    device.compute.record_event(events[0])
+    device.compute.enqueue(Work("wait"), label="test")
+    device.compute.record_event(events[1])
+    device.compute.enqueue(Work("burn", (20_000_000,)), label="test")
+    device.compute.record_event(events[2])
+    burn(20_000_000)
+    fifo.write_bytes(b"")
+    events[-1].synchronize()
+    waited, worked = (device.cpu_ns(end) - device.cpu_ns(start) for start, end in itertools.pairwise(events))
+    assert waited < device.time_ns(events[1]) - device.time_ns(events[0])
+    assert waited < 20_000_000 <= worked
     device.close()

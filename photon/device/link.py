@@ -72,10 +72,10 @@ class WorkerLink:
         self._buffers[tensor.data_ptr()] = (offset, num_bytes)
         return tensor
 
-    def load(self, spec: Any, num_threads: int) -> None:
+    def load(self, spec: Any, num_threads: int, is_metered: bool) -> None:
         file = io.BytesIO()
         _SpecPickler(file, self._buffers).dump(spec)
-        self.exchange((LOAD, file.getvalue(), num_threads))
+        self.exchange((LOAD, file.getvalue(), num_threads, is_metered))
 
     def send(self, message: tuple[Any, ...]) -> None:
         """Give the worker one command. A dead worker is not noticed here but at the next `receive`."""

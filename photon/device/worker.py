@@ -37,15 +37,17 @@ from photon.device.failures import build_failed, program_failed
 
 WORK, RECORD, WAIT, NOTIFY, CALL, LOAD = range(6)
 """Commands: (WORK, stream, program, args), (RECORD, stream, cell), (WAIT, stream, other, number),
-(NOTIFY, stream, number), (CALL, program, args), (LOAD, pickled spec, torch threads)."""
+(NOTIFY, stream, number), (CALL, program, args), (LOAD, pickled spec, torch threads, is metered)."""
 
 WAKE, FAILED, RESULT, RAISED = range(4)
 """Replies: (WAKE,), (FAILED, sentence), (RESULT, pickled value), (RAISED, sentence)."""
 
-TABLE_BYTES = 1 << 16
-"""int64 words: items done on compute, on copy, then two time cells (one per stream) per timing event."""
+TABLE_BYTES = 1 << 17
+"""int64 words: items done on compute, on copy, then two time cells (one per stream) per timing event; in the
+second half, when metered, as many for the CPU time that the worker's thread had used by then."""
 NUM_STREAMS = 2
-MAX_TIMING_EVENTS = TABLE_BYTES // 8 // NUM_STREAMS - 1
+CPU_CELLS = TABLE_BYTES // 8 // 2
+MAX_TIMING_EVENTS = CPU_CELLS // NUM_STREAMS - 1
 NO_CELL = -1
 
 _LENGTH = struct.Struct("<I")
@@ -115,7 +117,7 @@ class Executor:
         self._done = [0, 0]
         self._waiters = [0, 0]  # per stream, the number the host blocks for; 0: it does not
         self._runner: Any = None
-        self._failed = False
+        self._failed = self._is_metered = False
 
     def serve(self) -> None:
         """Run until the host closes the command pipe: raises EOFError then."""
@@ -139,6 +141,8 @@ class Executor:
                     if item[0] == RECORD:
                         if item[2] != NO_CELL:
                             self._table[item[2]] = time.perf_counter_ns()
+                            if self._is_metered:
+                                self._table[item[2] + CPU_CELLS] = time.thread_time_ns()
                     elif done[item[2]] < item[3]:
                         break
                     queue.popleft()
@@ -202,9 +206,10 @@ class Executor:
             reply = (RAISED, program_failed(program, error))
         self._reply(reply)
 
-    def _load(self, data: bytes, num_threads: int) -> None:
+    def _load(self, data: bytes, num_threads: int, is_metered: bool) -> None:
         import torch
 
+        self._is_metered = is_metered
         torch.set_num_threads(num_threads)
         try:
             self._runner = _SpecUnpickler(data, self._memory_fd).load().build("cpu")

@@ -1,0 +1,234 @@
+"""Is the trace true? One fixed workload, its records held against what must be so and against other clocks.
+
+    python -m photon.selfcheck --trace-truth [--device cpu] [--json]
+
+At 1 and 8 rows, at depth 1 and 2:
+- structure: spans of one track nest or are disjoint; device spans lie between the start of their step's
+  launch and the end of its commit (give or take `Device.clock_uncertainty_ns`)
+- sums: outermost host spans and the gaps around them are the wall time of the run, to the nanosecond
+- busy (cpu device): the share of time the device is busy by the spans, and by the CPU clock of the worker's
+  thread read at the same events. The kernel stops that clock while the worker sleeps or waits for a core:
+  where the spans call idle time busy, the two part. On a loaded machine they part as well, as the worker
+  does not get its core; so the load is printed, and the medians over the rounds are compared.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from photon.config import EngineConfig
+from photon.device import open_device
+from photon.device.base import Device, Event
+from photon.device.cpu import CpuDevice
+from photon.engine import Engine
+from photon.model.weights import load_model
+from photon.observe import Mark, Span, StepRecord
+from photon.selfcheck import DEPTHS, ROWS, play
+
+MAX_BUSY_POINTS = 1.0
+"""The most by which the two busy shares may differ, in percentage points."""
+
+Interval = tuple[int, int]
+
+
+class Spans:
+    """An observer that keeps all spans."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+
+    def on_span(self, span: Span) -> None:
+        self.spans.append(span)
+
+    def on_mark(self, mark: Mark) -> None:
+        """Marks are not needed."""
+
+    def on_step(self, record: StepRecord) -> None:
+        """Rows are not needed."""
+
+
+class MeteredCpuDevice(CpuDevice):
+    """Keeps, for every event time that is asked for, what the worker's CPU clock said then."""
+
+    def __init__(self) -> None:
+        super().__init__(is_metered=True)
+        self.cpu_at: dict[int, int] = {}
+
+    def time_ns(self, event: Event) -> int:
+        time_ns = super().time_ns(event)
+        self.cpu_at[time_ns] = self.cpu_ns(event)
+        return time_ns
+
+
+# Pure ----------------------------------------------------------------------------------------------
+
+
+def union(spans: Iterable[Span]) -> list[Interval]:
+    """The time that the spans cover, as disjoint intervals in order."""
+    found: list[Interval] = []
+    for start, end in sorted((span.start_ns, span.end_ns) for span in spans):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((start, end))
+    return found
+
+
+def crossings(spans: Iterable[Span], slack_ns: int) -> int:
+    """Spans that begin inside an earlier one of their track and end behind it."""
+    count = 0
+    tracks: dict[str, list[int]] = defaultdict(list)
+    for span in sorted(spans, key=lambda span: (span.start_ns, -span.end_ns)):
+        open_ends = tracks[span.track]
+        while open_ends and open_ends[-1] <= span.start_ns + slack_ns:
+            open_ends.pop()
+        count += bool(open_ends) and span.end_ns > open_ends[-1] + slack_ns
+        open_ends.append(span.end_ns)
+    return count
+
+
+def strays(spans: Iterable[Span], slack_ns: int) -> int:
+    """Device spans that begin before their step's launch or end behind its commit."""
+    steps: dict[int, list[Span]] = defaultdict(list)
+    for span in spans:
+        steps[span.step_id].append(span)
+    count = 0
+    for of_step in steps.values():
+        first = min(span.start_ns for span in of_step if span.name == "launch") - slack_ns
+        last = max(span.end_ns for span in of_step if span.name == "commit") + slack_ns
+        on_device = [span for span in of_step if span.track != "host"]
+        count += sum(not first <= span.start_ns <= span.end_ns <= last for span in on_device)
+    return count
+
+
+def host_and_gaps(spans: Iterable[Span], wall: Interval) -> Interval:
+    """(total of the outermost host spans, total of the gaps before, between and behind them)."""
+    outermost: list[Interval] = []
+    for span in sorted((s for s in spans if s.track == "host"), key=lambda s: (s.start_ns, -s.end_ns)):
+        if not outermost or span.end_ns > outermost[-1][1]:
+            outermost.append((span.start_ns, span.end_ns))
+    edges = [wall[0], *itertools.chain.from_iterable(outermost), wall[1]]
+    gaps = [max(0, start - end) for end, start in zip(edges[::2], edges[1::2], strict=True)]
+    return sum(end - start for start, end in outermost), sum(gaps)
+
+
+# One round -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Truth:
+    """What the rounds of one batch size at one depth showed."""
+
+    num_spans: int = 0
+    crossings: int = 0
+    strays: int = 0
+    host_ns: int = 0
+    gaps_ns: int = 0
+    wall_ns: int = 0
+    busy_percent: list[float] = field(default_factory=list)
+    cpu_percent: list[float] = field(default_factory=list)
+    worker_percent: list[float] = field(default_factory=list)
+
+    def add(self, spans: list[Span], wall: Interval, device: Device) -> None:
+        """One round."""
+        slack_ns = device.clock_uncertainty_ns
+        self.num_spans += len(spans)
+        self.crossings += crossings(spans, slack_ns)
+        self.strays += strays(spans, slack_ns)
+        host_ns, gaps_ns = host_and_gaps(spans, wall)
+        self.host_ns, self.gaps_ns = self.host_ns + host_ns, self.gaps_ns + gaps_ns
+        self.wall_ns += wall[1] - wall[0]
+        if isinstance(device, MeteredCpuDevice):
+            self._add_busy(spans, device.cpu_at)
+
+    def _add_busy(self, spans: list[Span], cpu_at: dict[int, int]) -> None:
+        """Busy shares of the time between the first device span's start and the last one's end."""
+        busy = union(span for span in spans if span.track != "host")
+        first, last = busy[0][0], busy[-1][1]
+        percent = 100 / (last - first)
+        self.busy_percent.append(sum(end - start for start, end in busy) * percent)
+        self.cpu_percent.append(sum(cpu_at[end] - cpu_at[start] for start, end in busy) * percent)
+        self.worker_percent.append((cpu_at[last] - cpu_at[first]) * percent)
+
+    @property
+    def differences(self) -> list[float]:
+        return [busy - cpu for busy, cpu in zip(self.busy_percent, self.cpu_percent, strict=True)]
+
+    def figures(self) -> dict[str, Any]:
+        """As plain JSON values, with "ok"."""
+        found: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in ("num_spans", "crossings", "strays", "host_ns", "gaps_ns", "wall_ns")
+        }
+        is_sum = self.host_ns + self.gaps_ns == self.wall_ns
+        is_true = not self.crossings and not self.strays and is_sum
+        if self.busy_percent:
+            for name in ("busy_percent", "cpu_percent", "worker_percent"):
+                found[name] = statistics.median(getattr(self, name))
+            found["difference_points"] = statistics.median(self.differences)
+            found["difference_spread"] = [min(self.differences), max(self.differences)]
+            is_true = is_true and abs(found["difference_points"]) <= MAX_BUSY_POINTS
+        return {**found, "ok": is_true}
+
+
+def check(device_name: str, *, num_tokens: int, num_rounds: int, model: Path) -> dict[str, Any]:
+    """Run the workload and return everything found, as plain JSON values; "ok" is the verdict."""
+    listener = Spans()
+    device: Device = MeteredCpuDevice() if device_name == "cpu" else open_device(device_name)
+    load = [os.getloadavg()[0]]
+    batches: dict[str, Any] = {}
+    config = EngineConfig(max_batch_size=max(ROWS))
+    with Engine(load_model(model), device, config, observers=[listener], threaded=False) as engine:
+        for rows in ROWS:
+            play(engine, rows, num_tokens, is_threaded=False)  # warm-up
+            truths = {depth: Truth() for depth in DEPTHS}
+            for _ in range(num_rounds):
+                for depth, truth in truths.items():
+                    engine.set_depth(depth)
+                    listener.spans.clear()
+                    start_ns = device.now_ns()
+                    play(engine, rows, num_tokens, is_threaded=False)
+                    truth.add(listener.spans, (start_ns, device.now_ns()), device)
+            batches[str(rows)] = {f"depth_{depth}": truth.figures() for depth, truth in truths.items()}
+        load.append(os.getloadavg()[0])
+        return {
+            "device": device.name,
+            "model": engine.model.config.name,
+            "load": load,
+            "clock_uncertainty_ns": device.clock_uncertainty_ns,
+            "clock_clamped": device.clock_clamped,
+            "rows": batches,
+            "ok": all(truth["ok"] for batch in batches.values() for truth in batch.values()),
+        }
+
+
+def show(result: dict[str, Any]) -> str:
+    """The findings as a table for people."""
+    load = " to ".join(f"{value:.2f}" for value in result["load"])
+    lines = [
+        f"{result['model']} on {result['device']}; load {load}; "
+        f"clock +-{result['clock_uncertainty_ns']} ns, {result['clock_clamped']} times clamped",
+        "rows depth   spans crossing astray  host + gaps - wall  busy by spans  by CPU clock  points (range)",
+    ]
+    for rows, batch in result["rows"].items():
+        for depth in DEPTHS:
+            lines.append(_row(rows, depth, batch[f"depth_{depth}"]))
+    lines.append(f"the trace is true: {'yes' if result['ok'] else 'NO'}")
+    return "\n".join(lines)
+
+
+def _row(rows: str, depth: int, found: dict[str, Any]) -> str:
+    rest_ns = found["host_ns"] + found["gaps_ns"] - found["wall_ns"]
+    head = f"{rows:>4} {depth:>5} {found['num_spans']:>7} {found['crossings']:>8} {found['strays']:>6}"
+    if "busy_percent" not in found:
+        return f"{head} {rest_ns:>17} ns"
+    low, high = found["difference_spread"]
+    shares = f"{found['busy_percent']:>13.2f} % {found['cpu_percent']:>11.2f} %"
+    return f"{head} {rest_ns:>17} ns {shares} {found['difference_points']:>+7.2f} ({low:+.2f}..{high:+.2f})"
