@@ -4,6 +4,7 @@ little is held; and the table of the newest steps."""
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -20,8 +21,8 @@ def span(
     return SpanRecord(track, name, start * US, end * US, step, step % 2, "decode", 2, zombies, padding)
 
 
-def row(time: int, step: int, index: int, request: int, **fields: object) -> RowRecord:
-    return RowRecord(time * US, step, index, request, 10 + step, mask="TEXT", waits=WAITS, **fields)  # type: ignore
+def row(time: int, step: int, index: int, request: int, **fields: Any) -> RowRecord:
+    return RowRecord(time * US, step, index, request, 10 + step, mask="TEXT", waits=WAITS, **fields)
 
 
 def pipelined() -> Trace:

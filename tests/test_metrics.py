@@ -116,7 +116,7 @@ def test_one_request_without_any_span_is_one_bubble() -> None:
         ("launch_latency_us", 50),
         ("sync_leaks", 0),
         ("sync_leak_ms", 0),
-        ("predicted_gain_percent", 80),  # a step of 250 us on the device and 200 us on the host
+        ("predicted_gain_percent", 100),  # a step every 500 us, 250 of them on the device
         ("zombie_rows", 1),
         ("zombie_rows_percent", 25),
         ("zombie_tax_upper_percent", 25),

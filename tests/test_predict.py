@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from photon.device.cost import COPY_MS, preset
+from photon.simulation import Scenario, simulate
 from tracing.predict import predict, predicted_gain_percent, step_times
+from tracing.recorder import Recorder
 from tracing.trace import MarkRecord, SpanRecord, Trace
 
 US = 1_000
@@ -45,7 +48,27 @@ def test_a_blocking_trace_by_hand() -> None:
     assert found.hand_over_ms == pytest.approx(0.01)
     assert found.gain_percent == pytest.approx(50)
     assert found.gain_with_hand_over_percent == pytest.approx(60)
-    assert predicted_gain_percent(Trace.of(blocking())) == found.gain_percent
+    assert predicted_gain_percent(Trace.of(blocking())) == found.gain_with_hand_over_percent
+
+
+def test_host_work_beside_the_device_is_hidden_already() -> None:
+    beside = SpanRecord("host", "sample", 40 * US, 60 * US, 0, 0, "decode", 1)
+    found = predict(Trace.of([*blocking(1), beside]))
+    assert found is not None
+    assert (found.host_ms, found.blocking_ms) == (pytest.approx(0.07), pytest.approx(0.15))
+
+
+@pytest.mark.parametrize("streams", [1, 8, 32])
+def test_on_the_virtual_clock_the_gain_is_what_was_predicted_and_a_little_more(streams: int) -> None:
+    """The published figures' own sum, period and zombie tax of full steps; ours charges every end."""
+    recorder, scenario = Recorder(), Scenario(preset("b200"), streams=streams, tokens=60)
+    one, two = simulate(scenario, 1, [recorder]), simulate(scenario, 2)
+    predicted = predict(recorder.snapshot())
+    assert predicted is not None
+    measured = 100 * (one.period_ms / two.period_ms * (1 - two.zombie_tax_percent / 100) - 1)
+    assert predicted.gain_percent < predicted.gain_with_hand_over_percent
+    assert measured - 1 < predicted.gain_with_hand_over_percent < measured + 0.1
+    assert predicted.hand_over_ms == pytest.approx(COPY_MS, rel=0.1)
 
 
 def test_where_the_host_is_slower_the_host_is_what_shows() -> None:

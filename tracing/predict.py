@@ -1,17 +1,17 @@
 """What two steps in flight would gain, predicted from a trace of one step in flight.
 
-    blocking    device + host          one after the other
-    pipelined   max(device, host)      at once, the longer one shows
-    gain        blocking / pipelined * (1 - zombie tax) - 1
+    pipelined   max(device, host)                            both at once, the longer one shows
+    period      measured from one forward to the next        = device + exposed host + hand-over
+    gain        period / pipelined * (1 - zombie tax) - 1
 
-Device and host are medians over decode steps. The zombie tax is what finished requests cost by riding one
-step more: a whole step where nobody else rides in it, else what one more row costs the device. Ends by
-length are known in advance and cost nothing, but a trace does not tell them from the others, so each end
-is charged and the prediction is a cautious one.
+All are medians over decode steps. Exposed host is the host's work while the device idled; what it did beside
+the device is hidden already. The hand-over is what nobody worked in: the launch on its way to the device,
+the tokens and the wake-up on their way back. Pipelining hides it as long as host and device do not compete
+for the same cores, so two gains are told: with the hand-over hidden, and without.
 
-The model leaves out the hand-over between host and device. What a blocking trace really took per step is
-`period_ms`; hand_over_ms = period - device - host. Pipelining hides that as well, so what is then measured
-lies between `gain_percent` and `gain_with_hand_over_percent` where nothing else competes for the cores.
+The zombie tax is what finished requests cost by riding one step more: a whole step where nobody else rides
+in it, else what one more row costs the device. Ends by length are known in advance and cost nothing, but a
+trace does not tell them from the others, so each end is charged and the prediction is a cautious one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracing.bubbles import host_leaves, steps_overlap
+from tracing.bubbles import device_busy, host_leaves, steps_overlap
+from tracing.intervals import covered
 from tracing.lanes import phase_of
 from tracing.trace import Table, Trace
 from tracing.values import Value
@@ -43,20 +44,27 @@ class Prediction(NamedTuple):
     device_ms: float
     host_ms: float
     blocking_ms: float
+    """device + exposed host: a blocking step without its hand-over."""
     pipelined_ms: float
     zombie_tax: float
     gain_percent: float
+    """Of pipelined over blocking: the hand-over, if there is one, stays."""
     period_ms: float | None
     """Measured: from one forward's start to the next one's."""
-    hand_over_ms: float | None
-    """Measured: period - device - host."""
+
+    @property
+    def hand_over_ms(self) -> float | None:
+        """period - blocking."""
+        return None if self.period_ms is None else self.period_ms - self.blocking_ms
 
     @property
     def gain_with_hand_over_percent(self) -> float | None:
-        """The gain when the hand-over is hidden as well: from the measured period."""
-        if self.period_ms is None:
-            return None
-        return 100 * (self.period_ms / self.pipelined_ms * (1 - self.zombie_tax) - 1)
+        """Of pipelined over the period that was measured: the hand-over is hidden as well."""
+        return None if self.period_ms is None else _gain(self.period_ms, self.pipelined_ms, self.zombie_tax)
+
+
+def _gain(blocking_ms: float, pipelined_ms: float, tax: float) -> float:
+    return 100 * (blocking_ms / pipelined_ms * (1 - tax) - 1)
 
 
 def step_times(trace: Trace) -> StepTimes | None:
@@ -68,7 +76,7 @@ def step_times(trace: Trace) -> StepTimes | None:
     steps, starts = forwards["step_id"], forwards["start_ns"]
     periods = np.diff(starts)[np.diff(steps) == 1]
     device = _per_step(trace.where("compute", kind="decode"))
-    work = _host_per_step(trace, steps.tolist())
+    work, _ = _host_per_step(trace, steps.tolist())
     period = float(np.median(periods)) / 1e6 if len(periods) else None
     return StepTimes(period, _median_ms(device), _median_ms(work), len(forwards))
 
@@ -81,19 +89,19 @@ def predict(trace: Trace) -> Prediction | None:
     times = step_times(trace)
     if times is None or not times.host_ms or not times.device_ms or steps_overlap(trace):
         return None
-    blocking, pipelined = times.device_ms + times.host_ms, max(times.device_ms, times.host_ms)
+    _, exposed = _host_per_step(trace, trace.where("compute", "forward", kind="decode")["step_id"].tolist())
+    blocking, pipelined = times.device_ms + _median_ms(exposed), max(times.device_ms, times.host_ms)
     tax = _zombie_tax(trace, times, pipelined)
-    gain = 100 * (blocking / pipelined * (1 - tax) - 1)
-    rest = None if times.period_ms is None else times.period_ms - blocking
-    return Prediction(times.device_ms, times.host_ms, blocking, pipelined, tax, gain, times.period_ms, rest)
+    gain = _gain(blocking, pipelined, tax)
+    return Prediction(times.device_ms, times.host_ms, blocking, pipelined, tax, gain, times.period_ms)
 
 
 def predicted_gain_percent(trace: Trace) -> Value:
-    """100 * ((device + host) / max(device, host) * (1 - zombie tax) - 1), medians per decode step. Of depth 2
-    over depth 1; None for a trace in which steps overlap, which is depth 2 already.
+    """100 * (period / max(device, host) * (1 - zombie tax) - 1), medians over decode steps. Of depth 2 over
+    depth 1; None for a trace in which steps overlap, which is depth 2 already.
     """
     predicted = predict(trace)
-    return None if predicted is None else predicted.gain_percent
+    return None if predicted is None else predicted.gain_with_hand_over_percent
 
 
 def _zombie_tax(trace: Trace, times: StepTimes, pipelined_ms: float) -> float:
@@ -123,13 +131,19 @@ def _per_step(rows: Table) -> list[int]:
     return np.bincount(owner, (rows["end_ns"] - rows["start_ns"]).astype(float)).astype(int).tolist()
 
 
-def _host_per_step(trace: Trace, steps: Iterable[int]) -> list[int]:
-    """H of each of the steps: its host spans without waits and sync leaks, in ns."""
-    sums = dict.fromkeys(steps, 0)
-    for leaf in host_leaves(trace):
-        if leaf.step_id in sums and phase_of(leaf.name) not in ("wait", "sync"):
-            sums[leaf.step_id] += leaf.end_ns - leaf.start_ns
-    return list(sums.values())
+def _host_per_step(trace: Trace, steps: Iterable[int]) -> tuple[list[int], list[int]]:
+    """H of each of the steps, its host spans without waits and sync leaks, and how much of it is exposed:
+    done while the device idled; in ns."""
+    work, exposed = dict.fromkeys(steps, 0), dict.fromkeys(steps, 0)
+    leaves = [leaf for leaf in host_leaves(trace) if phase_of(leaf.name) not in ("wait", "sync")]
+    busy = device_busy(trace)
+    starts, ends = (np.array([leaf[i] for leaf in leaves], np.int64) for i in (0, 1))
+    hidden = (covered(busy, ends) - covered(busy, starts)).tolist()
+    for leaf, beside in zip(leaves, hidden, strict=True):
+        if leaf.step_id in work:
+            work[leaf.step_id] += leaf.end_ns - leaf.start_ns
+            exposed[leaf.step_id] += leaf.end_ns - leaf.start_ns - beside
+    return list(work.values()), list(exposed.values())
 
 
 def _median_ms(lengths: list[int]) -> float:
