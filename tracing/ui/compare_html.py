@@ -22,6 +22,7 @@ from tracing.requests import request_lives
 from tracing.trace import Trace
 
 EQUAL = 0.5  # percent: less is no difference
+_PREDICTED = "from A alone: without and with the hand-over between host and device hidden"
 _REMEDY = {
     "sample": "Upload masks on the copy stream and order them before the sampling by an event, so that the "
     "host can go on.",
@@ -75,11 +76,8 @@ def verdict(a: Side, b: Side, report: Report, gains: Sequence[float]) -> tuple[s
     if gain is None:
         return "There is nothing to time in one of the two.", "equal"
     if len(gains) > 1 and min(gains) < -EQUAL and max(gains) > EQUAL:
-        words, state = (
-            "The rounds do not agree on which is faster: other work on this machine is louder",
-            "equal",
-        )
-        same = f"than the difference; B {same[4:]}" if same else "than the difference"
+        words, state = "The rounds disagree: other work on this machine drowned the difference", "equal"
+        same = "; both give the same tokens" if report.tokens.is_equal else same
     elif abs(gain) < EQUAL:
         words, state = "B is as fast as A", "equal"
     else:
@@ -106,7 +104,7 @@ def _figures(a: Side, b: Side, report: Report) -> str:
     times = [step_times(side.trace) for side in (a, b)]
     cells = [_cell("Gain, measured", _percent(measured_gain(a.trace, b.trace)), _gain_hint(a, b))]
     if predicted := _prediction(a, b):
-        cells.append(_cell("Gain, predicted", _percent(predicted.gain_percent), predict.__doc__ or ""))
+        cells.append(_cell("Gain, predicted", predicted_range(predicted), _PREDICTED))
     periods = [t and t.period_ms for t in times]
     cells.append(_cell("Step period", _pair(periods), "median time from one decode step to the next", "ms"))
     for name, function, unit in (
@@ -171,6 +169,12 @@ def _notes(a: Side, b: Side, report: Report) -> Iterable[str]:
             )
 
 
+def predicted_range(predicted: Prediction) -> str:
+    """The gain without and with the hand-over."""
+    low, high = predicted.gain_percent, predicted.gain_with_hand_over_percent
+    return _percent(low) if high is None or high <= low else f"{low:+.1f} to {_percent(high)}"
+
+
 def prediction_sentence(predicted: Prediction) -> str:
     """Where the predicted gain comes from, and what the model leaves out."""
     device, host, both = map(number, (predicted.device_ms, predicted.host_ms, predicted.pipelined_ms))
@@ -180,11 +184,9 @@ def prediction_sentence(predicted: Prediction) -> str:
     )
     if predicted.hand_over_ms is None:
         return words
-    over = max(predicted.hand_over_ms, 0.0)
-    all_hidden = (predicted.blocking_ms + over) / predicted.pipelined_ms * (1 - predicted.zombie_tax) - 1
     return (
-        f"{words} With the {number(over)} ms a step that A takes to hand over between them hidden as well, "
-        f"it would be {_percent(100 * all_hidden)}."
+        f"{words} With the {number(max(predicted.hand_over_ms, 0.0))} ms a step that A takes to hand over "
+        f"between them hidden as well, it would be {_percent(predicted.gain_with_hand_over_percent)}."
     )
 
 
