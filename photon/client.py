@@ -13,6 +13,7 @@ from photon.handle import Handle
 from photon.sequence import Request
 
 Settings = Mapping[str, Any] | None
+Refs = Iterable[tuple[float, ...]]
 
 
 class Client(ABC):
@@ -42,12 +43,16 @@ class Client(ABC):
         stream: bool = False,
         settings: Settings = None,
         reasoning: bool = False,
-        spatial_refs: Iterable[tuple[float, ...]] = (),
+        spatial_refs: Refs = (),
     ) -> dict[str, Any]:
         """{"answer": text}, or {"answer": iterator of text} with stream=True; plus how it ended."""
-        refs = tuple(tuple(ref) for ref in spatial_refs)
         request = Request(
-            "query", image, question, reasoning=reasoning, spatial_refs=refs, settings=settings or {}
+            "query",
+            image,
+            question,
+            reasoning=reasoning,
+            spatial_refs=_refs(spatial_refs),
+            settings=settings or {},
         )
         return self._text(request, "answer", stream)
 
@@ -58,9 +63,17 @@ class Client(ABC):
         request = Request("caption", image, length=length, settings=settings or {})
         return self._text(request, "caption", stream)
 
-    def point(self, image: Any, object: str, settings: Settings = None) -> dict[str, Any]:
-        """{"points": [{"x", "y"}, ...]} with coordinates from 0 to 1; plus how it ended."""
-        return self.submit(Request("point", image, object, settings=settings or {})).result()
+    def point(
+        self, image: Any, object: str, settings: Settings = None, *, spatial_refs: Refs = ()
+    ) -> dict[str, Any]:
+        """{"points": [{"x", "y"}, ...]} with coordinates from 0 to 1; plus how it ended.
+
+        point(image, "gaze", spatial_refs=[(x, y)]) is where the person with the head at (x, y) looks.
+        """
+        refs = _refs(spatial_refs)
+        return self.submit(
+            Request("point", image, object, spatial_refs=refs, settings=settings or {})
+        ).result()
 
     def detect(self, image: Any, object: str, settings: Settings = None) -> dict[str, Any]:
         """{"objects": [{"x_min", "y_min", "x_max", "y_max"}, ...]} from 0 to 1; plus how it ended."""
@@ -69,3 +82,7 @@ class Client(ABC):
     def _text(self, request: Request, key: str, stream: bool) -> dict[str, Any]:
         handle = self.submit(request)
         return {key: handle.stream()} if stream else handle.result()
+
+
+def _refs(spatial_refs: Refs) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(ref) for ref in spatial_refs)

@@ -35,7 +35,7 @@ class Request:
         prompt: the question, or the object to look for; ignored by caption.
         length: "short", "normal" or "long"; caption only.
         reasoning: think before answering; query only.
-        spatial_refs: points (x, y) or boxes (x_min, y_min, x_max, y_max), normalised; query only.
+        spatial_refs: points (x, y) or boxes (x_min, y_min, x_max, y_max), normalised; query and point.
         settings: temperature, top_p, max_tokens, max_objects, seed, stop, adapter.
     """
 

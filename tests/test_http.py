@@ -206,7 +206,7 @@ def test_sixty_four_at_once_get_their_own_answers(quick: Server) -> None:
         ("caption", {"image_url": data_url(b"no image")}, "invalid_image: .*not an image"),
         ("caption", {"image_url": data_url(png()[:200])}, "damaged"),
         ("point", {"image_url": IMAGE, "object": ""}, "prompt is empty"),
-        ("point", {"image_url": IMAGE, "object": "x", "spatial_refs": [[0.5, 0.5]]}, "spatial_refs"),
+        ("point", {"image_url": IMAGE, "object": "x", "spatial_refs": [[0.5]]}, "2 or 4 numbers"),
         ("point", {"image_url": IMAGE, "object": "x", "stream": True}, "does not stream"),
         ("detect", {"image_url": IMAGE, "object": ["a"]}, "'object' is wrong"),
         ("detect", {"image_url": IMAGE, "object": "x", "settings": {"max_objects": 10**9}}, "max_objects"),
@@ -337,7 +337,7 @@ def hang_up(server: Server, body: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_dropped_connection_ends_its_request_and_no_other(server: Server, stream: bool) -> None:
-    cancelled = 'photon_api_requests_total{outcome="cancelled",task="query"}'
+    cancelled = 'photon_api_requests_total{task="query",outcome="cancelled"}'
     before = server.count(cancelled)
     with ThreadPoolExecutor(1) as other:
         hang_up(server, {"question": "go on", "image_url": IMAGE, "stream": stream})
@@ -350,7 +350,7 @@ def test_a_dropped_connection_ends_its_request_and_no_other(server: Server, stre
 def test_who_hangs_up_while_the_request_waits_leaves_the_queue(idle: Server) -> None:
     with pytest.raises(httpx.ReadTimeout):
         idle.http.post("/v1/query", json={"question": "?"}, timeout=0.2)
-    wait_until(lambda: idle.count('photon_api_requests_total{outcome="cancelled",task="query"}') == 1)
+    wait_until(lambda: idle.count('photon_api_requests_total{task="query",outcome="cancelled"}') == 1)
     idle.engine.run_until_idle()
     assert idle.engine.stats()["steps"] == 0
 

@@ -7,6 +7,7 @@ pipeline_bugs 25, 27, 28, 29, 31.
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -92,6 +93,30 @@ def test_spatial_references_stand_before_the_question_with_their_values() -> Non
     point_x, point_y, centre_x, centre_y, size = prompt[3:8]
     assert (point_x.x, point_y.x) == (0.25, 0.5)
     assert (centre_x.x, centre_y.x, size.x, size.y) == pytest.approx((0.3, 0.5, 0.4, 0.6))
+
+
+def test_gaze_is_a_point_beside_a_head() -> None:
+    prompt = skill_of(Request("point", picture(1), "gaze", spatial_refs=((0.25, 0.5),))).prompt()
+    assert ids_of(prompt) == [1, 308, 2, COORD, COORD, *ENCODER.encode(" gaze"), 3]
+    assert (prompt[3].x, prompt[4].x) == (0.25, 0.5)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [Request("detect", picture(1), "x"), Request("caption", picture(1)), Request("query", None, "x")],
+)
+def test_spatial_references_belong_to_queries_and_points_about_an_image(request_: Request) -> None:
+    with pytest.raises(InvalidRequestError, match="a query or a point about an image"):
+        skill_of(replace(request_, spatial_refs=((0.5, 0.5),)))
+
+
+def test_a_spatial_reference_changes_where_is_pointed() -> None:
+    """Through the engine: its value is embedded, so another head has another gaze."""
+    with build() as engine:
+        refs = [(), ((0.1, 0.2),), ((0.9, 0.7),)]
+        asked = [Request("point", picture(1), "gaze", spatial_refs=ref) for ref in refs]
+        results = [outcome.result["points"] for outcome in run(engine, asked)]
+    assert len({str(points) for points in results}) == 3
 
 
 @pytest.mark.parametrize("ref", [(0.1,), (0.1, 1.1), (-0.1, 0.5), (float("nan"), 0.5), (0.1, 0.2, 0.3)])

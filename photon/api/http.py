@@ -76,7 +76,7 @@ class DetectBody(Body):
 
 
 class PointBody(DetectBody):
-    """As DetectBody. The official client has a place for spatial references here; Moondream 2 has none."""
+    """As DetectBody, beside given points or boxes: the object "gaze" beside a head is where it looks."""
 
     spatial_refs: Refs = None
 

@@ -16,6 +16,7 @@ from photon.skills.spatial import DetectSkill, PointSkill
 from photon.skills.text import ReasoningSkill, TextSkill
 
 SKILLS = ("query", "caption", "point", "detect")
+_WITH_REFS = ("query", "point")
 
 
 def build(request: Request, params: SamplingParams, encoder: TextEncoder, ids: TokenizerConfig) -> Skill:
@@ -30,8 +31,8 @@ def build(request: Request, params: SamplingParams, encoder: TextEncoder, ids: T
         raise InvalidRequestError(f"There is no task {request.skill!r}; use one of {', '.join(SKILLS)}.")
     if request.image is None and request.skill != "query":
         raise InvalidRequestError(f"The task {request.skill} needs an image; add one.")
-    if request.spatial_refs and (request.skill != "query" or request.image is None):
-        raise InvalidRequestError("spatial_refs go with a query about an image only; leave them out.")
+    if request.spatial_refs and (request.skill not in _WITH_REFS or request.image is None):
+        raise InvalidRequestError("spatial_refs go with a query or a point about an image; leave them out.")
     if request.skill == "caption":
         return _caption(request, params, encoder, ids)
     prompt = request.prompt.strip()
@@ -40,8 +41,7 @@ def build(request: Request, params: SamplingParams, encoder: TextEncoder, ids: T
         raise InvalidRequestError(f"The prompt is empty; the task {request.skill} needs {wanted}.")
     if request.skill == "query":
         return _query(request, prompt, params, encoder, ids)
-    cls = PointSkill if request.skill == "point" else DetectSkill
-    return cls(encoder, ids, prompt, max_objects=params.max_objects, max_tokens=params.max_tokens)
+    return _spatial(request, prompt, params, encoder, ids)
 
 
 def _caption(request: Request, params: SamplingParams, encoder: TextEncoder, ids: TokenizerConfig) -> Skill:
@@ -64,6 +64,16 @@ def _query(
     # The answer id stands twice: a training artefact that the reference reproduces.
     prompt = [*body, *(Token(i) for i in template["suffix"])]
     return TextSkill(encoder, ids, prompt, key="answer", max_tokens=params.max_tokens, stop=params.stop)
+
+
+def _spatial(
+    request: Request, target: str, params: SamplingParams, encoder: TextEncoder, ids: TokenizerConfig
+) -> Skill:
+    cls, name = (PointSkill, "point") if request.skill == "point" else (DetectSkill, "detect")
+    template = ids.templates[name]
+    head = [Token(i) for i in template["prefix"]] + spatial_tokens(request.spatial_refs, ids)
+    prompt = head + [Token(i) for i in (*encoder.encode(" " + target), *template["suffix"])]
+    return cls(ids, prompt, max_objects=params.max_objects, max_tokens=params.max_tokens)
 
 
 def spatial_tokens(refs: Iterable[tuple[float, ...]], ids: TokenizerConfig) -> list[Token]:

@@ -9,22 +9,19 @@ from __future__ import annotations
 from typing import Any
 
 from photon.model.config import TokenizerConfig
-from photon.skills.base import Mask, TextEncoder, Token
+from photon.skills.base import Mask, Token
 
 
 class SpatialSkill:
     """The grammar both skills share; `fields` are the masks of one object's tokens."""
 
     is_spatial = True
-    name: str
     fields: tuple[Mask, ...]
 
     def __init__(
-        self, encoder: TextEncoder, ids: TokenizerConfig, target: str, *, max_objects: int, max_tokens: int
+        self, ids: TokenizerConfig, prompt: list[Token], *, max_objects: int, max_tokens: int
     ) -> None:
-        template = ids.templates[self.name]
-        body = encoder.encode(" " + target)
-        self._prompt = [Token(i) for i in (*template["prefix"], *body, *template["suffix"])]
+        self._prompt = prompt
         self._eos_id = ids.eos_id
         self._values: list[Token] = []
         self.finished = False
@@ -55,9 +52,10 @@ class SpatialSkill:
 
 
 class PointSkill(SpatialSkill):
-    """Centres of all objects that match a phrase."""
+    """Centres of all objects that match a phrase. "gaze", with a person's head as spatial reference, is
+    where that person looks.
+    """
 
-    name = "point"
     fields = (Mask.OBJECT_OR_END, Mask.COORD)
 
     def result(self) -> dict[str, Any]:
@@ -67,7 +65,6 @@ class PointSkill(SpatialSkill):
 class DetectSkill(SpatialSkill):
     """Boxes of all objects that match a phrase; raw, so they may reach over the image's edge."""
 
-    name = "detect"
     fields = (Mask.OBJECT_OR_END, Mask.COORD, Mask.SIZE)
 
     def result(self) -> dict[str, Any]:
