@@ -81,9 +81,9 @@ def check(
             "on": statistics.median(rates[True]),
             "off": statistics.median(rates[False]),
         },
-        "overhead_percent": statistics.median(lost),
-        "overhead_quartiles": statistics.quantiles(lost, n=4)[::2] if len(lost) > 1 else lost * 2,
-        "overhead_spread": [lost[0], lost[-1]],
+        "lost_percent": statistics.median(lost),
+        "lost_quartiles": statistics.quantiles(lost, n=4)[::2] if len(lost) > 1 else lost * 2,
+        "lost_spread": [lost[0], lost[-1]],
         "ok": statistics.median(lost) <= MAX_PERCENT,
     }
 
@@ -91,11 +91,11 @@ def check(
 def show(result: dict[str, Any]) -> str:
     """The figures for people."""
     load = " to ".join(f"{value:.2f}" for value in result["load"])
-    low, high = result["overhead_quartiles"]
+    low, high = result["lost_quartiles"]
     rates = result["tokens_per_s"]
     return (
         f"{result['observer']} on {result['device']}, {result['rows']} rows; load {load}\n"
         f"tokens/s with it {rates['on']:.0f}, without {rates['off']:.0f}\n"
-        f"overhead {result['overhead_percent']:+.2f} % (quartiles {low:+.2f}..{high:+.2f}): "
-        f"{'ok' if result['ok'] else 'MORE THAN'} {MAX_PERCENT:g} %"
+        f"throughput lost {result['lost_percent']:+.2f} % (quartiles {low:+.2f}..{high:+.2f}), "
+        f"at most {MAX_PERCENT:g} % allowed: {'ok' if result['ok'] else 'NO'}"
     )

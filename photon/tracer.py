@@ -19,8 +19,10 @@ from photon.device.base import Device, Event
 from photon.model.config import TokenizerConfig
 from photon.observe import Mark, Observer, Observers, Span, StepRecord, StepRow
 from photon.pipeline import Step
-from photon.skills.base import Token
+from photon.skills.base import Mask, Token
 from photon.slot import DecodeSlot
+
+_MASK_NAMES = tuple(mask.name for mask in Mask)
 
 
 class Commit(NamedTuple):
@@ -156,15 +158,15 @@ def device_spans(commit: Commit, time_ns: Callable[[Event], int]) -> list[Span]:
 def step_rows(commit: Commit, delivered: Items[bool], ids: TokenizerConfig) -> list[StepRow]:
     """Column by column: row by row costs twice as much."""
     slot, rows, tokens = commit.slot, commit.step.rows, commit.tokens
-    count, values = len(rows), (ids.coord_id, ids.size_id)
+    count, coord_id, size_id = len(rows), ids.coord_id, ids.size_id
     positions = slot.step.position if commit.step.kind == "decode" else slot.step.last_index
     columns = (
         [sequence.request_id for sequence in rows],
         positions[:count].tolist(),
         [token.id for token in tokens],
-        [token.x if token.id in values else math.nan for token in tokens],
-        [token.y if token.id == ids.size_id else math.nan for token in tokens],
-        [mask.name for mask in slot.uploaded_masks[:count]],
+        [token.x if token.id == coord_id or token.id == size_id else math.nan for token in tokens],
+        [token.y if token.id == size_id else math.nan for token in tokens],
+        [_MASK_NAMES[mask] for mask in slot.uploaded_masks[:count]],
         commit.zombies,
         delivered,
         commit.refs,
