@@ -80,6 +80,19 @@ def test_photon_never_imports_tracing() -> None:
     assert violations(of=("photon",), never=("tracing",)) == []
 
 
+def test_only_commands_of_photon_name_a_module_of_tracing_to_load_it_when_asked() -> None:
+    named = {
+        name
+        for name, tree in modules().items()
+        for node in ast.walk(tree)
+        if is_inside(name, "photon")
+        and isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and is_inside(node.value.partition(":")[0], "tracing")
+    }
+    assert named == {"photon.selfcheck", "photon.whatif"}
+
+
 def test_tracing_never_imports_photon_or_torch() -> None:
     assert violations(of=("tracing",), never=("photon", "torch")) == []
 

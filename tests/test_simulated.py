@@ -193,7 +193,7 @@ class Decoder:
 
 def test_it_is_opened_by_name() -> None:
     device = open_device("sim:h100")
-    assert device.name == "simulated H100"
+    assert device.name == "sim:h100"
     assert device.now_ns() == 0
     with pytest.raises(DeviceError, match="There is no GPU ''; use one of"):
         open_device("sim")

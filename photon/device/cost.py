@@ -10,7 +10,7 @@ Everything here is for Moondream 2 (2B) in bfloat16, in milliseconds, and is one
   GPU Bubble", moondream.ai, 4 June 2026; engine_facts 6.1). Curves go through the published points.
 - *derived*: `derived` below, from bandwidth and FLOPs; against the published points its forward is off
   by -22 % to +3 %, so read its figures as a direction.
-- *fitted* to a trace (`photon/calibrate.py`), or *custom*.
+- *fitted* to a trace (`photon/calibrate.py`), or *custom*: given.
 
 Of the host only one figure per batch is published: blocking minus pipelined period, which is what the
 pipeline hides: plan, launch, commit and the copy's latency. It is linear in the rows, to 0.01 ms. How it
@@ -20,7 +20,7 @@ divides among the phases (`SHARES`) is assumed, and moves nothing but the pictur
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from photon.device.base import Work
 from photon.errors import DeviceError
@@ -196,6 +196,26 @@ def preset(name: str) -> CostModel:
     if key not in PRESETS:
         raise DeviceError(f"There is no GPU {name!r}; use one of {', '.join(GPUS)}.")
     return PRESETS[key]
+
+
+def custom(
+    *,
+    forward_ms: float,
+    row_ms: float = 0.0,
+    sample_ms: float = 0.2,
+    host_ms: float,
+    host_row_ms: float = 0.0,
+) -> CostModel:
+    """A machine by five numbers: device and hidden host time of a step, and what each row adds to both."""
+    return replace(
+        PRESETS["h200"],
+        name="custom",
+        label="custom",
+        source="step times: given; prefill and vision: as on H200",
+        forward=Curve(forward_ms, row_ms),
+        sample=Curve(sample_ms),
+        host=host_phases(host_ms, host_row_ms),
+    )
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ class SimulatedDevice:
 
     def __init__(self, cost: CostModel, runner: Callable[[Any], Any] | None = None) -> None:
         self.cost = cost
-        self.name = f"simulated {cost.name}"
+        self.name = "sim:" + cost.name.lower().replace(" ", "")
         self._build = runner
         self.waits = HostWaits(self.now_ns)
         self.compute: Stream = SimulatedStream(self, "compute")
