@@ -126,10 +126,11 @@ def load(flags: argparse.Namespace) -> tuple[Engine, Recorder, Meter]:
     """
     from photon import Engine, EngineConfig, load_model, open_device
     from photon.api import Meter
+    from photon.lab import facts
     from photon.memory import choose_dtype
     from tracing.recorder import Recorder
 
-    recorder, meter = Recorder(), Meter()
+    recorder, meter = Recorder(info=lambda: facts(engine)), Meter()
     config = EngineConfig(depth=flags.depth, max_batch_size=flags.max_batch_size)
     model = load_model(flags.model, tokenizer=flags.tokenizer)
     device = open_device(flags.device)
@@ -189,6 +190,7 @@ def build(engine: Engine, sources: Sources, lab: Lab) -> gr.Blocks:
     from photon.ui.examples import read_examples
     from photon.ui.facts import cuda_note, describe, limits
     from photon.ui.playground import Playground
+    from tracing.ui.files import TracesTab
     from tracing.ui.live import LiveTimeline
 
     facts = describe(engine)
@@ -199,6 +201,8 @@ def build(engine: Engine, sources: Sources, lab: Lab) -> gr.Blocks:
                 playground = Playground(engine, read_examples(ASSETS / "examples.json"), SHOW_RUN_JS)
             with gr.Tab("Compare"):
                 comparison(lab, sources)
+            with gr.Tab("Traces"):
+                TracesTab(sources)
             with gr.Tab("About"):
                 about(engine, [*facts, ("cuda", cuda_note(engine))], limits(engine, MAX_UPLOAD, MAX_QUEUE))
         LiveTimeline(engine.device.name)

@@ -116,6 +116,17 @@ class LabEngine(Engine):
         self._tracer.host(name, start, step)
 
 
+def facts(engine: Engine) -> dict[str, str]:
+    """What runs where, for the recorder of this engine's traces."""
+    return {
+        "device": engine.device.name,
+        "model": engine.model.config.name,
+        "dtype": engine.dtype,
+        "depth": str(engine.depth),
+        "clock_uncertainty_ns": str(engine.device.clock_uncertainty_ns),
+    }
+
+
 class Lab:
     """Runs workloads at one setting after the other, on one engine; one run at a time.
 
@@ -153,14 +164,7 @@ class Lab:
         engine = self._engine
         if engine is None:
             return {}
-        return {
-            "device": engine.device.name,
-            "model": self.model.config.name,
-            "dtype": engine.dtype,
-            "depth": str(engine.depth),
-            "clock_uncertainty_ns": str(engine.device.clock_uncertainty_ns),
-            **({"injected": str(engine.injected)} if str(engine.injected) else {}),
-        }
+        return facts(engine) | ({"injected": str(engine.injected)} if str(engine.injected) else {})
 
     def open(self) -> LabEngine:
         """The lab's engine; opened, which blocks, if it is not open yet or has died.

@@ -371,3 +371,10 @@ def test_the_depth_switch_changes_the_whole_engine(server: Server) -> None:
     assert server.engine.depth == 1
     server.engine.set_depth(2)
     assert server.engine.depth == 2
+
+
+def test_a_trace_says_what_ran() -> None:
+    engine, recorder, _ = app.load(app.parse_flags(["--device", "cpu", "--depth", "1"]))
+    with engine:
+        info = recorder.snapshot().info
+    assert (info["device"], info["model"], info["depth"]) == ("cpu", "photon-tiny", "1")

@@ -37,6 +37,7 @@ from starlette.routing import Route
 from tracing.lanes import as_props
 from tracing.metrics import METRICS
 from tracing.ui.details import detail_routes
+from tracing.ui.export_route import export_routes
 from tracing.ui.sources import Sources
 from tracing.ui.stream import SourceStream
 
@@ -120,7 +121,7 @@ def _config(device_label: str, window: str) -> dict[str, Any]:
         {
             "key": key,
             "name": by_key[key].name.replace(", upper bound", " ≤"),
-            "unit": by_key[key].unit,
+            "unit": by_key[key].unit.replace("steps", "").replace("tokens", "tok"),
             "digits": digits,
             "full": full,
         }
@@ -129,7 +130,7 @@ def _config(device_label: str, window: str) -> dict[str, Any]:
     ]
     for kpi in kpis:
         if also := PAIRS.get(kpi["key"]):
-            kpi |= {"also": also, "name": kpi["name"].replace("p50", "p50 / p99")}
+            kpi |= {"also": also, "name": kpi["name"].replace("p50", "p50/p99")}
     urls = {
         "stream": "wb/trace/stream",
         "step": "wb/trace/step",
@@ -145,6 +146,7 @@ def routes(sources: Sources) -> list[Route]:
     return [
         Route("/wb/trace/stream", SourceStream(sources).respond),
         *detail_routes(sources),
+        *export_routes(sources),
         Route("/wb/plotly.min.js", _file(PLOTLY)),
         *(Route(f"/wb/{path.name}", _file(path)) for path in SCRIPTS),
     ]

@@ -1,0 +1,118 @@
+"""TracesTab: save what was recorded, open what was saved, see what changed between two files.
+
+    with gr.Tab("Traces"):
+        TracesTab(sources)
+
+Saving is a link to the export route, made when it is clicked. An opened file goes into `sources`, so that
+the docked timeline can show it; a session keeps ids only. A bad file is answered by its one sentence, and
+what else the page shows stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gradio as gr
+
+from tracing.files import load
+from tracing.report import compare
+from tracing.ui.compare_html import failure
+from tracing.ui.files_html import SAVE, difference, opened
+from tracing.ui.sources import Sources
+
+Updates = dict[Any, Any]
+_EVENT: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
+# The link is completed when it is used: the timeline may have moved since the page was made.
+_SAVE_JS = """
+element.addEventListener('click', (event) => {
+  const link = event.target.closest('a[data-format]');
+  if (!link) return;
+  const form = element.querySelector('form'), query = new URLSearchParams({format: link.dataset.format});
+  const timeline = window.photonTimeline, what = form.elements.what.value;
+  if (what === 'last') query.set('last_s', form.elements.seconds.value);
+  if (what === 'shown' && timeline) {
+    const [start, end] = timeline.range().map((ns) => BigInt(timeline.base) + BigInt(Math.round(ns)));
+    for (const [key, value] of Object.entries({source: timeline.source, start, end})) query.set(key, value);
+  }
+  link.href = new URL('wb/trace/export?' + query, document.baseURI).href;
+});
+element.addEventListener('submit', (event) => event.preventDefault());
+"""
+_OPEN_JS = """
+element.addEventListener('click', (event) => {
+  const button = event.target.closest('button[data-source]'), timeline = window.photonTimeline;
+  if (!button || !timeline) return;
+  const {source, title, step} = button.dataset;
+  if (timeline.source !== source) timeline.open(source, title);
+  const select = () => (timeline.loading ? setTimeout(select, 50) : timeline.select(Number(step)));
+  if (step !== undefined) select();
+  document.querySelector('#timeline').scrollIntoView({behavior: 'smooth'});
+});
+"""
+
+
+class Held(NamedTuple):
+    """What a session has opened: the uploaded file, and the id of its trace in Sources."""
+
+    path: str
+    source: str
+
+
+class TracesTab:
+    """Components and events of the tab. Holds no data of any session."""
+
+    def __init__(self, sources: Sources) -> None:
+        """Build inside the current Blocks context."""
+        self._sources = sources
+        gr.HTML(SAVE, js_on_load=_SAVE_JS, apply_default_css=False, elem_id="traces_save")
+        held = gr.State((None, None))
+        with gr.Row(equal_height=True, elem_id="traces_files"):
+            labels = ("Open a trace: a .json.gz saved here", "Compare it with another")
+            ids = ("traces_file", "traces_other")
+            files = [
+                gr.File(label=label, elem_id=elem_id, height=110)
+                for label, elem_id in zip(labels, ids, strict=True)
+            ]
+        self._difference, *shown = (
+            gr.HTML("", js_on_load=_OPEN_JS, apply_default_css=False, elem_id=elem_id)
+            for elem_id in ("traces_difference", "traces_a", "traces_b")
+        )
+        self._held, self._shown = held, shown
+        events = [event for file in files for event in (file.upload, file.clear)]
+        gr.on(events, self.show, [held, *files], [held, self._difference, *shown], **_EVENT)
+
+    async def show(self, held: tuple[Held | None, ...], *paths: str | None) -> Updates:
+        """Open what was uploaded since; show each file, and the difference when there are two."""
+        updates: Updates = {}
+        now: list[Held | None] = []
+        for before, path, place in zip(held, paths, self._shown, strict=True):
+            if before and before.path == path:
+                now.append(before)
+                continue
+            one, updates[place] = await asyncio.to_thread(self._open, path)
+            now.append(one)
+        return updates | {
+            self._held: tuple(now),
+            self._difference: await asyncio.to_thread(self._compare, now),
+        }
+
+    def _open(self, path: str | None) -> tuple[Held | None, str]:
+        """The file's place in Sources and its HTML; no place and the sentence for a bad one."""
+        if path is None:
+            return None, ""
+        title = Path(path).name
+        try:
+            trace = load(path)
+            source = self._sources.add(trace, title)
+        except ValueError as error:  # TraceFileError, or more records than Sources holds
+            return None, failure(f"{title}: {error}")
+        return Held(path, source), opened(trace, title, source)
+
+    def _compare(self, held: list[Held | None]) -> str:
+        traces = [one and self._sources.get(one.source) for one in held]
+        if traces[0] is None or traces[1] is None:
+            return ""
+        titles = [self._sources.title(one.source) for one in held if one]
+        return difference(compare(traces[0], traces[1]), titles)
