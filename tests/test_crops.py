@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
 from photon.model.config import VisionConfig
 from photon.model.crops import prepare_crops, select_tiling
+from photon.model.vision import stitch
+from photon.model.weights import Model
 
 
 def test_tilings_are_the_references(golden: dict[str, Any]) -> None:
@@ -55,3 +58,15 @@ def test_up_to_nine_to_one_no_image_exceeds_max_crops(height: int, width: int) -
     assert columns >= 1
     if max(height, width) <= 9 * min(height, width):
         assert rows * columns <= 12
+
+
+def test_one_pass_of_a_small_image_gives_what_two_gave(golden_model: Model) -> None:
+    """The reference encodes whole image and local crop, the same pixels, and stitches the latter."""
+    vision = golden_model.checkpoint.build().vision
+    pixels = np.random.default_rng(0).integers(0, 256, (1, 378, 378, 3), dtype=np.uint8)
+    crop = torch.from_numpy(pixels)
+    with torch.inference_mode():
+        once = vision.embed(crop, ((1, 1),))
+        whole, local = vision.encode(torch.cat((crop, crop)))
+        twice = vision.project(whole, stitch(local[None], (1, 1), vision.config))
+    assert once[0].numpy() == pytest.approx(twice.numpy(), abs=1e-5)
