@@ -1,6 +1,6 @@
 """Memory: what a model takes, what is free, and how many KV pages fit into what is left.
 
-    free = weights + work + KV pages          weights: every parameter in the dtype it is loaded in
+    free = weights + work + KV pages + rest   weights: every parameter in the dtype it is loaded in
                                               work: activations, adapters, buffers; an estimate
 
 Asked before anything is loaded, so that a model that does not fit is one sentence and not a killed process.
@@ -18,6 +18,8 @@ MAX_POOL_BYTES = 8 << 30
 """The largest KV pool that is sized automatically."""
 
 _ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_USABLE_PERCENT = 90
+"""Of what is free; the rest is for whoever else needs some later."""
 _MIN_WORK_BYTES = 256 << 20
 _WEIGHTS_PER_WORK = 8
 
@@ -51,7 +53,7 @@ def pool_pages(model: Model, device: Device, config: EngineConfig, dtype: str) -
     weights_bytes = model.checkpoint.num_parameters * _ITEM_BYTES[dtype]
     taken_bytes = weights_bytes + max(_MIN_WORK_BYTES, weights_bytes // _WEIGHTS_PER_WORK)
     least = config.num_pages or min(wanted, per_request)
-    fitting = (free_bytes - taken_bytes) // page_bytes
+    fitting = (free_bytes * _USABLE_PERCENT // 100 - taken_bytes) // page_bytes
     if fitting < max(1, least):
         needed_bytes = taken_bytes + max(1, least) * page_bytes
         remedy = "close other programs" + (", or load it in bfloat16" if dtype == "float32" else "")
