@@ -337,7 +337,7 @@ def hang_up(server: Server, body: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_dropped_connection_ends_its_request_and_no_other(server: Server, stream: bool) -> None:
-    cancelled = 'photon_api_requests_total{task="query",outcome="cancelled"}'
+    cancelled = 'photon_api_requests_total{outcome="cancelled",task="query"}'
     before = server.count(cancelled)
     with ThreadPoolExecutor(1) as other:
         hang_up(server, {"question": "go on", "image_url": IMAGE, "stream": stream})
@@ -350,7 +350,7 @@ def test_a_dropped_connection_ends_its_request_and_no_other(server: Server, stre
 def test_who_hangs_up_while_the_request_waits_leaves_the_queue(idle: Server) -> None:
     with pytest.raises(httpx.ReadTimeout):
         idle.http.post("/v1/query", json={"question": "?"}, timeout=0.2)
-    wait_until(lambda: idle.count('photon_api_requests_total{task="query",outcome="cancelled"}') == 1)
+    wait_until(lambda: idle.count('photon_api_requests_total{outcome="cancelled",task="query"}') == 1)
     idle.engine.run_until_idle()
     assert idle.engine.stats()["steps"] == 0
 

@@ -10,10 +10,11 @@ are left to the reader, as is usual there:
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
@@ -71,12 +72,7 @@ class Meter(Collector):
         self._ended: list[int] = []
         self._stats: Mapping[str, Any] = {}
         self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "photon_api_requests",
-            "Requests over HTTP by task and outcome: stop, length, cancelled, failed, refused, busy, dead",
-            ("task", "outcome"),
-            registry=self._registry,
-        )
+        self._over_http: Counter[tuple[str, str]] = Counter()
         self._registry.register(self)
 
     # Observer: the engine's thread -----------------------------------------------------------------
@@ -111,7 +107,7 @@ class Meter(Collector):
 
     def count(self, task: str, outcome: str) -> None:
         """One request over HTTP has ended."""
-        self._requests.labels(task, outcome).inc()
+        self._over_http[task, outcome] += 1
 
     def exposition(self, stats: Mapping[str, Any]) -> bytes:
         """Everything in Prometheus' text format; `stats` is a snapshot of the engine, or empty."""
@@ -129,6 +125,11 @@ class Meter(Collector):
         ended.add_metric(["finished"], self._num_ended["finish"])
         ended.add_metric(["cancelled"], self._num_ended["cancel"])
         yield ended
+        text = "Requests over HTTP by task and outcome: stop, length, cancelled, failed, refused, busy, dead"
+        over_http = CounterMetricFamily("photon_api_requests", text, labels=["task", "outcome"])
+        for labels, count in self._over_http.items():
+            over_http.add_metric(labels, count)
+        yield over_http
         yield self._ttft.family("photon_ttft_seconds", "Arrival to the first token committed")
         yield self._itl.family("photon_itl_seconds", "Gap between consecutive tokens of one request")
         for name, value_ns, text in self._time.totals_ns():
