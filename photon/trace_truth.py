@@ -9,7 +9,8 @@ At 1 and 8 rows, at depth 1 and 2:
 - busy (cpu device): the share of time the device is busy by the spans, and by the CPU clock of the worker's
   thread read at the same events. The kernel stops that clock while the worker sleeps or waits for a core:
   where the spans call idle time busy, the two part. On a loaded machine they part as well, as the worker
-  does not get its core; so the load is printed, and the medians over the rounds are compared.
+  does not get its core; so the load is printed, and the medians over the rounds are compared. What the
+  worker used besides, to take commands and to wake the host, is in JSON ("worker_percent", in all).
 """
 
 from __future__ import annotations
