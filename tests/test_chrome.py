@@ -121,8 +121,8 @@ def test_times_are_small_positive_numbers_and_lanes_balanced(
     timed = [e for e in document["traceEvents"] if e["ph"] != "M"]
     assert all(isinstance(e["ts"], float) and 0 <= e["ts"] < 2**53 for e in timed)
     assert all(e["dur"] >= 0 for e in events(document, "X"))
-    lanes = Counter(e["id"] for e in events(document, "b"))
-    assert lanes == Counter(e["id"] for e in events(document, "e"))
+    lanes = Counter(e["id2"]["local"] for e in events(document, "b"))
+    assert lanes == Counter(e["id2"]["local"] for e in events(document, "e"))
     assert set(lanes.values()) <= {1}
     assert all(int(i, 16) < 2**53 for i in lanes)
 
@@ -179,8 +179,8 @@ def test_steps_in_flight_are_counted_from_launch_to_commit() -> None:
             ("commit", 6, 7, 2),
         ]
     ]
-    counters = events(to_chrome(Trace.of(spans)), "C")
-    assert [(e["ts"], e["args"]["steps"]) for e in counters] == [(0, 1), (0.002, 2), (0.005, 1), (0.007, 0)]
+    counters = [(e["ts"], e["args"]["in flight"]) for e in events(to_chrome(Trace.of(spans)), "C")]
+    assert counters == [(0, 1), (0.002, 2), (0.005, 1), (0.007, 0)]
 
 
 def test_a_bubble_is_shown_with_its_cause_and_is_no_span_when_read_back() -> None:

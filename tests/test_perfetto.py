@@ -115,11 +115,14 @@ def test_sync_leaks_and_injected_time_lie_inside_the_slice_they_belong_to(query:
 
 def test_counters_lanes_and_rows_are_there(query: Query) -> None:
     counters = {name for (name,) in query("select distinct name from counter_track")}
-    assert counters == {"rows live", "rows zombie", "rows padding", "steps in flight steps"}
+    assert counters == {"rows live", "rows zombie", "rows padding", "steps in flight"}
     lanes = {name for (name,) in query("select name from thread where name is not null")}
     assert lanes == {"host", "slot 0", "slot 1", "copy", "bubbles", "commits"}
-    requests = query("select distinct name from slice where name like 'request %' order by name")
-    assert requests == [["request 3"], ["request 4"], ["request 5"]]
+    requests = query(
+        "select s.name, p.name from slice s join process_track t on s.track_id = t.id "
+        "join process p using (upid) where s.name like 'request %' order by 1"
+    )
+    assert requests == [[f"request {i}", "requests"] for i in (3, 4, 5)]
     assert query("select count(*) from slice where category = 'rows'") == [[12]]
 
 

@@ -221,7 +221,7 @@ def _counters(spans: list[Placed], base: int) -> Iterator[Event]:
     in_flight = 0
     for time, change in changes:
         in_flight += change
-        yield _counter("steps in flight", HOST, _us(time, base), {"steps": in_flight})
+        yield _counter("steps", HOST, _us(time, base), {"in flight": in_flight})
 
 
 def _counter(name: str, pid: int, ts: float, args: Event) -> Event:
@@ -247,7 +247,8 @@ def _request(
     times = [m.time_ns for m in marks]
     start = min([*times, base if life.arrival_ns is None else life.arrival_ns])
     end = max([*times, last if life.end_ns is None else life.end_ns])
-    same = {"cat": "request", "id": hex(lane), "pid": REQUESTS, "tid": 0}
+    # A local id: Perfetto shows a lane with a global one outside of its process.
+    same = {"cat": "request", "id2": {"local": hex(lane)}, "pid": REQUESTS, "tid": 0}
     args = {"tokens": len(life.tokens_ns), "cancelled": life.is_cancelled}
     title = f"request {life.request_id}"
     yield {"ph": "b", "name": title, "ts": _us(start, base), "args": args, **same}
