@@ -158,6 +158,12 @@ def test_an_answer_says_how_it_ended_and_what_it_took(server: Server) -> None:
     assert 0 < body["metrics"]["prefill_time_ms"] <= body["metrics"]["ttft_ms"]
 
 
+def test_settings_may_come_as_text(quick: Server) -> None:
+    as_text, as_numbers = {"temperature": "0.7", "seed": "3"}, {"temperature": 0.7, "seed": 3}
+    answers = [quick.ask("query", question="why", settings=s).json()["answer"] for s in (as_text, as_numbers)]
+    assert answers[0] == answers[1]
+
+
 def test_sixty_four_at_once_get_their_own_answers(quick: Server) -> None:
     def settings(seed: int) -> dict[str, float]:
         return {"max_tokens": 6, "temperature": 1, "seed": seed}
@@ -353,6 +359,24 @@ def test_who_hangs_up_while_the_request_waits_leaves_the_queue(idle: Server) -> 
     wait_until(lambda: idle.count('photon_api_requests_total{outcome="cancelled",task="query"}') == 1)
     idle.engine.run_until_idle()
     assert idle.engine.stats()["steps"] == 0
+
+
+# ---- failures
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_request_that_fails_in_the_engine_says_so_and_the_next_is_answered(stream: bool) -> None:
+    meter, device = Meter(), engines.FlakyDevice("decode", 1)
+    with (
+        Engine(engines.tiny_model(), device, observers=[meter]) as engine,
+        serving(engine, meter) as running,
+    ):
+        failed = running.ask("query", question="go on", stream=stream)
+        text = failed.text.strip().splitlines()[-1].removeprefix("data: ")
+        assert failed.status_code == (200 if stream else 500)
+        assert json.loads(text)["error"]["code"] == "request_failed"
+        assert running.count('photon_api_requests_total{outcome="failed",task="query"}') == 1
+        assert running.ask("query", question="go on", settings=SHORT).status_code == 200
 
 
 # ---- the rest

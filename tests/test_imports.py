@@ -106,6 +106,11 @@ def test_only_the_figures_and_the_ui_folders_import_plotly() -> None:
     assert violations(of=("photon", "tracing"), never=("plotly",), but=(*UI, *figures)) == []
 
 
+def test_the_engine_knows_nothing_of_http() -> None:
+    web = ("fastapi", "starlette", "uvicorn", "prometheus_client", "photon.api")
+    assert violations(of=("photon",), never=web, but=("photon.api", "photon.ui")) == []
+
+
 @pytest.mark.parametrize("folder", UI)
 def test_nothing_outside_a_ui_folder_imports_it(folder: str) -> None:
     assert violations(of=("photon", "tracing"), never=(folder,), but=(folder,)) == []
