@@ -10,13 +10,13 @@
   const parts = window.photonTimelineParts, { MS, RIGHT, controls, padded } = parts;
   const WINDOWS = { "20 ms": 20 * MS, "60 ms": 60 * MS, "250 ms": 250 * MS, "1 s": 1000 * MS, "4 s": 4000 * MS, run: 0 };
   const MIN_VIEW = 1000, DRAW_EVERY_MS = 230, OFFSCREEN_MS = 1000;
-  const LIVE = "live", MAX_LANE = { live: 40_000, file: 400_000 };
+  const LIVE = "live", LIMITS = { live: { maxLane: 40_000, maxRequests: 4000 }, file: { maxLane: 400_000, maxRequests: 40_000 } };
   const CLICK_PX = 4, DOUBLE_MS = 350;
 
   class Timeline {
     constructor(root, config, Plotly) {
       Object.assign(this, { root, config, P: Plotly, window: config.window, following: true, pinned: null, origin: 0, rows: [], labels: [],
-        view: [0, WINDOWS[config.window] || 250 * MS], drawn: 0, draws: 0, times: [], requestLanes: 1, dirty: true, dragging: false,
+        view: [0, WINDOWS[config.window] || 250 * MS], drawn: 0, draws: 0, times: [], lanesShown: new Set(), dirty: true, dragging: false,
         drawing: false, timer: 0, last: 0, onScreen: true, hovered: null, pointer: null, selected: null, marked: null, marking: false,
         options: { host: true, device: true, copy: true, requests: true, arrows: false, bubbles: true, zombies: true, colour: "kind" } });
       root.innerHTML = controls.html(config, Object.keys(WINDOWS));
@@ -35,8 +35,8 @@
 
     show(source, title) { // the live stream, or an opened trace: from its start, with nothing kept of the one before
       this.stream?.close();
-      Object.assign(this, { source, title, loading: source !== LIVE, connected: undefined, selected: null, marked: null, pinned: null, origin: 0 });
-      this.store = new parts.Store(this.config, source === LIVE ? MAX_LANE.live : MAX_LANE.file);
+      Object.assign(this, { source, title, loading: source !== LIVE, connected: undefined, selected: null, marked: null, pinned: null, origin: 0, lanesShown: new Set() });
+      this.store = new parts.Store(this.config, source === LIVE ? LIMITS.live : LIMITS.file);
       this.figures = new parts.Figures(this.store);
       this.history = new parts.History(this.figures);
       this.panel.show();
@@ -80,7 +80,7 @@
       this.stream.close();
       this.observers.forEach((o) => o.disconnect());
       this.stopped.abort();
-      clearTimeout(this.timer);
+      clearTimeout(this.timer); clearTimeout(this.figuring);
       this.P.purge(this.plot);
     }
 
@@ -88,7 +88,7 @@
 
     live() { if (this.source !== LIVE) this.show(LIVE, ""); this.follow(); }
 
-    follow() { Object.assign(this, { following: true, pinned: null, origin: 0, requestLanes: 1 }); this.redraw(); }
+    follow() { Object.assign(this, { following: true, pinned: null, origin: 0, lanesShown: new Set() }); this.redraw(); }
 
     pause() { this.following = false; this.pinned = null; this.redraw(); }
 
@@ -98,7 +98,7 @@
     }
 
     setWindow(name) {
-      this.window = name; this.requestLanes = 1;
+      this.window = name; this.lanesShown.clear();
       if (this.following) { this.redraw(); return; }
       const middle = (this.view[0] + this.view[1]) / 2, run = WINDOWS[name] ? null : this.figures.lastRun();
       this.look(run ? padded(run) : [middle - WINDOWS[name] / 2, middle + WINDOWS[name] / 2]);
@@ -123,7 +123,7 @@
       if (endNs === undefined) [startNs, endNs] = String(startNs).split(",");
       if (!startNs || !endNs || this.source !== LIVE) return;
       const start = this.store.relative(startNs), end = this.store.relative(endNs);
-      this.origin = start; this.requestLanes = 1;
+      this.origin = start; this.lanesShown.clear();
       this.look(padded([start, end]), { start, end, auto: true });
     }
 
@@ -159,6 +159,7 @@
 
     fit() {
       const extent = this.extent() ?? this.figures.lastRun();
+      this.lanesShown.clear();
       if (extent) this.look(padded(extent, this.selected ? 0.15 : 0.02));
     }
 
@@ -232,16 +233,16 @@
 
     get device() { return this.source === LIVE ? this.config.device : this.store.info.device ?? "device"; }
 
-    requestTitles() { // who is on each request lane of the view
+    requestLanes() { // [[lane, who is on it], ...] of the view; a lane shown stays until the view is another one
       const [a, b] = this.view, ids = [];
       for (const { r } of this.store.living(a, b)) (ids[r.lane] ??= []).push(r.id);
-      this.requestLanes = Math.max(this.requestLanes, ids.length);
-      return Array.from({ length: this.requestLanes }, (_, i) => (ids[i] ? `r${ids[i][0]}${ids[i].length > 1 ? ` … r${ids[i].at(-1)}` : ""}` : "·"));
+      ids.forEach((_, lane) => this.lanesShown.add(lane));
+      return [...this.lanesShown].sort((x, y) => x - y).map((lane) => [lane, titleOf(ids[lane] ?? [])]);
     }
 
     picture() { // -> the plotly layout of the view
       const { store, figures, options, dark, origin, view } = this, margin = this.following ? 0 : 0.4 * (view[1] - view[0]); // there to be dragged into sight
-      const plan = parts.arrange(this.config, store, options, this.device, this.requestTitles());
+      const plan = parts.arrange(this.config, store, options, this.device, this.requestLanes());
       const width = this.frame.clientWidth, left = parts.leftOf(plan.rows), px = (view[1] - view[0]) / Math.max(width - left - RIGHT, 100);
       const picture = new parts.Picture({ store, figures, options, dark, origin, view, margin, px });
       const shapes = picture.draw(plan.rows);
@@ -257,10 +258,14 @@
       return (this.following && this.window === "run" && this.figures.lastRun()) || this.view;
     }
 
-    showFigures() {
+    showFigures() { // while records stream in, a twentieth of the time is enough for figures
+      clearTimeout(this.figuring);
+      const now = performance.now(), wait = this.following ? (this.figured ?? 0) - now : 0;
+      if (wait > 0) { this.figuring = setTimeout(() => this.showFigures(), wait); return; }
       controls.showFigures(this, this.store.spans ? this.figures.metrics(...this.measured()) : {});
       if (this.history.update() || this.draws === 1) controls.showSparklines(this);
       this.panel.refresh();
+      this.figured = now + 20 * (performance.now() - now);
     }
 
     paintKeys(node) {
@@ -299,6 +304,8 @@
       if (this.banner.dataset.html !== html) { this.banner.innerHTML = html; this.banner.dataset.html = html; }
     }
   }
+
+  const titleOf = (ids) => (ids.length > 1 ? `r${ids[0]} … r${ids.at(-1)}` : ids.length ? `r${ids[0]}` : "");
 
   Object.assign(parts, { Timeline, WINDOWS, CLICK_PX, DOUBLE_MS });
 })();

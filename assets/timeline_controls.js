@@ -37,7 +37,7 @@
   }
 
   function card(k) {
-    return `<div class="pt-kpi" tabindex="0" data-key="${k.key}"${k.hidden ? " hidden" : ""}><span class="pt-kpi-name">${escape(k.name)} <i>${escape(k.unit)}</i></span>
+    return `<div class="pt-kpi${k.also ? " pt-pair" : ""}" tabindex="0" data-key="${k.key}"${k.hidden ? " hidden" : ""}><span class="pt-kpi-name">${escape(k.name)} <i>${escape(k.unit)}</i></span>
       <span class="pt-kpi-value">–</span><svg class="pt-spark" aria-hidden="true" preserveAspectRatio="none"></svg></div>`;
   }
 

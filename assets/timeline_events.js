@@ -9,7 +9,7 @@
       const on = (target, name, handler, options = {}) => target.addEventListener(name, handler, { signal: this.stopped.signal, ...options });
       on(this.root, "click", (event) => this.pressed(event.target.closest("button")));
       on(this.root, "change", (event) => this.chosen(event.target));
-      on(this.root.querySelector(".pt-find"), "submit", (event) => { event.preventDefault(); this.find(event.target.firstElementChild.value); });
+      on(this.root.querySelector(".pt-find"), "submit", (event) => { event.preventDefault(); this.find(event.target.firstElementChild.value) || this.root.focus({ preventScroll: true }); });
       on(this.frame, "mousedown", (event) => { if (this.marking || event.shiftKey) event.stopImmediatePropagation(); }, { capture: true });
       on(this.frame, "pointerdown", (event) => this.down(event), { capture: true });
       on(window, "pointermove", (event) => this.drag(event));

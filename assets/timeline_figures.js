@@ -7,7 +7,7 @@
   const parts = window.photonTimelineParts, { total, union, intersect, subtract } = parts.intervals;
   const { DEVICE_LANES } = parts;
   const EPSILON = 2000; // shorter gaps are no bubbles
-  const SECOND = 1e9, SECONDS = 60, SETTLED = 0.3e9; // records of a second may come this late
+  const SECOND = 1e9, SECONDS = 60, LATE = 0.3e9; // records of a second may come this late
 
   const INNER = ["sync", "injected", "wait"]; // inside another phase these count, not that
 
@@ -155,7 +155,7 @@
     constructor(figures) { this.figures = figures; this.seconds = []; this.next = null; this.epoch = 0; }
 
     update() { // -> whether there are more
-      const { store } = this.figures, last = Math.floor((store.latest - SETTLED) / SECOND);
+      const { store } = this.figures, last = Math.floor((store.settled - LATE) / SECOND);
       if (this.epoch !== store.epoch) Object.assign(this, { seconds: [], next: null, epoch: store.epoch });
       this.next = Math.max(this.next ?? Math.floor(store.first / SECOND), last - SECONDS);
       const before = this.seconds.length, from = this.next;

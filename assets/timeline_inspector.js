@@ -10,10 +10,8 @@
 
   /* What the page knows by itself: shown at once, and all there is while the answer is on its way. */
   function summarise(t, step) {
-    const [host, device] = t.store.launchOf(step);
-    if (!device) return `<b>Step ${step}</b>`;
-    return heading({ step, slot: device.slot, kind: device.category === "vision" ? "prefill" : device.category, rows: device.rows, zombies: device.zombies,
-      padding: device.padding, launch_latency_us: host && (device.start - host.end) / 1e3 });
+    const work = t.store.workOf(step);
+    return work ? heading({ ...work, step, kind: work.category === "vision" ? "prefill" : work.category }) : `<b>Step ${step}</b>`;
   }
 
   function heading(s) {

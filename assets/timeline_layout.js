@@ -19,7 +19,7 @@
 
   const requestHeight = (count) => (count <= 12 ? 17 : count <= 20 ? 12 : 9);
 
-  /* -> {rows: [{key, title, top, bottom}], height}; `requests` are the titles of the request lanes, one each */
+  /* -> {rows: [{key, title, top, bottom}], height}; `requests` are [[lane, title], ...] */
   function arrange(config, store, options, device, requests) {
     const rows = [];
     let y = 2, group = null;
@@ -33,7 +33,7 @@
       if (options[groupOf(key)] === false || (config.optional.includes(key) && !store.lanes.get(key).size)) continue;
       add(key, titleOf(key, device), heightOf(key));
     }
-    if (options.requests) requests.forEach((title, i) => add(`request ${i}`, title, requestHeight(requests.length), "requests"));
+    if (options.requests) for (const [lane, title] of requests) add(`request ${lane}`, title, requestHeight(requests.length), "requests");
     if (options.device) add("counter", "rows", HEIGHTS.counter);
     return { rows, height: y + 4 };
   }

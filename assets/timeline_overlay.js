@@ -73,7 +73,7 @@
       const focus = what.focus;
       const isSample = focus && (focus.lane === "host.sample" || focus.category === "device_sample");
       const pair = isSample ? t.store.sampleOf(what.step) : t.store.launchOf(what.step);
-      yield this.box(focus ?? pair[1] ?? { lane: "" }, "pt-chosen");
+      yield this.box(focus ?? t.store.workOf(what.step) ?? { lane: "" }, "pt-chosen");
       yield this.arrow(pair, "");
     }
 

@@ -3,7 +3,7 @@
    frame that can be dragged, sized at its edges, and moved by arrow keys. */
 (() => {
   const parts = window.photonTimelineParts, { intersect, subtract } = parts.intervals;
-  const HEIGHT = 34, HEAT = 22, EDGE_PX = 8, MIN_PX = 6;
+  const HEIGHT = 34, HEAT = 22, EDGE_PX = 8, MIN_PX = 6, EVERY_MS = 1000;
 
   class Overview {
     constructor(root, t) {
@@ -46,8 +46,10 @@
     }
 
     draw() {
-      const { store, figures, view, dark } = this.t, width = this.root.clientWidth;
+      const { store, figures, view, dark, following } = this.t, width = this.root.clientWidth, now = performance.now();
       if (!width) return;
+      if (following && this.painted && now - this.painted < EVERY_MS && this.epoch === store.epoch) { this.place(view, width); return; }
+      Object.assign(this, { painted: now, epoch: store.epoch });
       if (!this.held) this.span = parts.padded([store.first, Math.max(store.latest, store.first + 1e6)], 0.005);
       if (this.canvas.width !== width) this.canvas.width = width;
       const [a, b] = this.span, busy = figures.device(a, b), bubbles = subtract(intersect(figures.demand(a, b), [a, b]), busy);

@@ -91,7 +91,10 @@
     }
   }
 
-  const figure = (value, digits) => (value === null ? "–" : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
+  const figure = (value, full) => { // three digits are enough
+    const digits = Math.abs(value) >= 100 ? Math.min(full, 0) : full;
+    return value === null ? "–" : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  };
 
   Object.assign(parts, { Panel, figure });
 })();

@@ -88,7 +88,7 @@
         else if (row.key === "counter") this.drawCounter(row);
         else if (!row.key.startsWith("request ")) this.drawLane(row);
       }
-      this.drawRequests(rows.filter((row) => row.key.startsWith("request ")));
+      this.drawRequests(new Map(rows.filter((row) => row.key.startsWith("request ")).map((row) => [row.key, row])));
       return this.paths.shapes();
     }
 
@@ -125,12 +125,12 @@
         const cell = { start, end, colour: this.colourOf(lane, longest(lane, first, last)), opacity: alone ? 1 : bucket(busy / (end - start)) };
         if (run && run.end === start && run.colour === cell.colour && run.opacity === cell.opacity) run.end = end;
         else { flush(); run = cell; }
-        if (dead) zombies.push([start, end, dead]);
+        if (dead) zombies.push([start, end, dead, 1]);
       });
       flush();
       if (!this.options.zombies || !isDevice) return;
-      for (const [start, end, share] of zombies) {
-        this.paths.add(this.colour("zombie"), 1, start, end, bottom - Math.max(share, 0.14) * (bottom - top), bottom);
+      for (const [start, end, share, least = 3.5] of zombies) { // as high as their share of the rows, and high enough to be seen
+        this.paths.add(this.colour("zombie"), 1, start, end, bottom - Math.max(share * (bottom - top), least), bottom);
       }
     }
 
@@ -204,11 +204,18 @@
 
     // -- requests: queue, prefill, decode, a tick per token, finish mark, zombie tail
 
-    drawRequests(rows) {
-      if (!rows.length) return;
+    drawRequests(rows) { // rows by key
+      const narrow = new Map([...rows.keys()].map((key) => [key, new Lane()]));
       for (const { r, start, end, gone } of this.store.living(this.from, this.to)) {
-        const row = rows[r.lane];
-        if (row) this.drawRequest(row, r, start, end, gone);
+        const key = `request ${r.lane}`, row = rows.get(key);
+        if (row && gone - start < 2 * CELL_PX * this.px) narrow.get(key).push({ start, end: Math.max(gone, start + this.px) });
+        else if (row) this.drawRequest(row, r, start, end, gone);
+      }
+      for (const [key, lane] of narrow) {
+        const { top, bottom } = rows.get(key), trim = 0.08 * (bottom - top);
+        const show = (start, end, busy) => this.paths.add(this.colour("decode"), 0.7 * bucket(busy / (end - start)), start, end, top + trim, bottom - trim);
+        gather(lane, this.from, this.to, 2 * this.px, (i) => show(lane.start[i], lane.end[i], lane.end[i] - lane.start[i]),
+          (start, end, first, last, busy) => show(start, end, busy));
       }
     }
 
@@ -225,6 +232,7 @@
       bar(own ?? this.colour("decode"), own ? 0.6 : 0.5, first, end, 0.84);
       this.drawTokens(r, middle, 0.84 * half);
       this.drawTail(end, gone, middle, 0.84 * half);
+      if ((gone - start) / this.px < 24) return;
       if (r.arrival !== undefined) bar(this.colour("other"), 1, start, start + 1.5 * this.px, 0.7);
       if (r.end !== undefined && end > this.from && end < this.to) this.drawEnd(r, end, middle, half);
       if (half < 6) return;

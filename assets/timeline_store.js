@@ -5,7 +5,7 @@
 (() => {
   const parts = window.photonTimelineParts, { extend } = parts.intervals;
 
-  const MAX_REQUESTS = 4000, MAX_REQUEST_LANES = 32, MAX_STEP_ROWS = 60000;
+  const MAX_REQUEST_LANES = 32, MAX_STEP_ROWS = 60000;
   const DEVICE_LANES = ["slot 0", "slot 1", "device"];
   const ENDS = ["finish", "cancel", "release"]; // a release follows its finish, which may lie before what was sent
   const ZOMBIE = 1, DELIVERED = 2; // flags of a row
@@ -48,8 +48,9 @@
   }
 
   class Store {
-    constructor(config, maxLane) { // when a lane holds maxLane spans, all lanes forget the time of its oldest quarter
-      this.config = config; this.maxLane = maxLane;
+    /* When a lane holds maxLane spans, all lanes forget the time of its oldest quarter. */
+    constructor(config, { maxLane, maxRequests }) {
+      Object.assign(this, { config, maxLane, maxRequests });
       this.categories = Object.keys(config.categories);
       this.clear();
     }
@@ -57,7 +58,7 @@
     clear() {
       this.base = null; this.names = []; this.requests = new Map(); this.steps = new Map(); this.rows = new Map(); this.freeAt = [];
       this.lanes = new Map(this.config.lanes.map((key) => [key, new Lane()]));
-      this.spans = 0; this.latest = 0; this.dropped = 0; this.skipped = 0; this.maxRows = 4; this.forgot = 0;
+      this.spans = 0; this.latest = 0; this.settled = 0; this.dropped = 0; this.skipped = 0; this.maxRows = 4; this.forgot = 0;
       this.lastStep = -1; this.info = {}; this.found = new Set(); this.epoch = (this.epoch ?? 0) + 1;
     }
 
@@ -86,8 +87,10 @@
       Object.assign(this.info, message.info);
       const touched = [Infinity, -Infinity];
       this.takeSpans(message.spans, touched);
+      const spansTo = touched[1];
       this.takeMarks(message.marks, touched);
-      if (message.rows) this.takeRows(message.rows);
+      const rowsTo = this.takeRows(message.rows);
+      this.settled = Math.max(this.settled, Math.min(spansTo, rowsTo)); // both kinds have come up to here
       if (touched[1] > this.latest) this.latest = touched[1];
       return touched[0] <= touched[1] ? touched : null;
     }
@@ -148,7 +151,7 @@
       }
     }
 
-    takeRows(rows) { // who rode in which step, and which tokens that gave
+    takeRows(rows) { // who rode in which step, and which tokens that gave -> the time of the last
       for (let i = 0; i < rows.time.length; i++) {
         const step = rows.step[i], id = rows.request[i], r = this.requests.get(id);
         if (!this.rows.has(step)) this.rows.set(step, []);
@@ -157,6 +160,7 @@
         if (r && rows.flags[i] & DELIVERED) addToken(r, rows.t0 + rows.time[i]);
         if (r && rows.flags[i] & ZOMBIE) r.zombieRows++;
       }
+      return rows.time.length ? rows.t0 + rows.time.at(-1) : this.rows.size ? -Infinity : Infinity;
     }
 
     request(id, time) {
@@ -167,7 +171,7 @@
       this.freeAt[lane] = Infinity;
       const made = { id, lane, tokens: [], zombieRows: 0 };
       this.requests.set(id, made);
-      if (this.requests.size > MAX_REQUESTS) this.requests.delete(this.requests.keys().next().value);
+      if (this.requests.size > this.maxRequests) this.requests.delete(this.requests.keys().next().value);
       return made;
     }
 
@@ -210,6 +214,14 @@
         if (isWork && (!device || span.start < device.start)) device = span;
       }
       return [host, device];
+    }
+
+    workOf(step) { // the longest device span of a step, or null
+      let best = null;
+      for (const span of this.spansOf(step)) {
+        if (DEVICE_LANES.includes(span.lane) && (!best || span.end - span.start > best.end - best.start)) best = span;
+      }
+      return best;
     }
 
     sampleOf(step) { // the same of its sample

@@ -15,12 +15,15 @@ import pytest
 from producer import MS, Feed
 
 from tracing.bubbles import bubbles
+from tracing.inspect import inspect
 from tracing.metrics import METRICS, summary
 from tracing.recorder import Recorder
+from tracing.trace import Trace
+from tracing.ui.details import bubble_detail
+from tracing.ui.sources import Sources
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 live = pytest.importorskip("tracing.ui.live")
-sources = pytest.importorskip("tracing.ui.sources")
 
 # Gradio leaves the socket open with which it looks for a free port.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -56,7 +59,12 @@ def feed() -> Iterator[Feed]:
 
 
 @pytest.fixture(scope="module")
-def url(feed: Feed) -> Iterator[str]:
+def held(feed: Feed) -> Any:
+    return Sources(feed.recorder)
+
+
+@pytest.fixture(scope="module")
+def url(held: Any) -> Iterator[str]:
     import gradio as gr
 
     with gr.Blocks(analytics_enabled=False) as demo:
@@ -65,7 +73,7 @@ def url(feed: Feed) -> Iterator[str]:
         with gr.Tab("two", elem_id="two"):
             gr.Markdown("another")
         live.LiveTimeline("cpu worker", window="60 ms")
-    routes = {"routes": live.routes(sources.Sources(feed.recorder))}
+    routes = {"routes": live.routes(held)}
     where = {"server_name": "127.0.0.1", "app_kwargs": routes, "prevent_thread_lock": True}
     _, address, _ = demo.launch(quiet=True, ssr_mode=False, run_history=False, **where)
     yield address
@@ -142,7 +150,12 @@ def page(watched: Watched, feed: Feed) -> Iterator[Any]:
     """The page, live; fails the test on any script error or request to another host."""
     feed.pause.clear()
     watched.page.wait_for_function("window.photonTimeline && photonTimeline.draws > 2", timeout=60_000)
-    watched.page.evaluate("() => { photonTimeline.setWindow('60 ms'); photonTimeline.live(); }")
+    watched.page.evaluate(
+        """() => {
+          document.activeElement.blur(); photonTimeline.select(null);
+          photonTimeline.setWindow('60 ms'); photonTimeline.live();
+        }"""
+    )
     more_draws(watched.page, 1)
     yield watched.page
     assert watched.errors == []
@@ -269,7 +282,7 @@ def test_pointing_at_a_span_says_what_it_is(page: Any, feed: Feed) -> None:
     assert "decode" in tip
     assert f"step {device.step_id} · slot {device.slot}" in tip
     assert "1.300 ms" in tip
-    outline = page.locator(".pt-hovered").bounding_box()
+    outline = page.wait_for_selector(".pt-hovered").bounding_box()
     assert outline["y"] + outline["height"] / 2 == pytest.approx(y, abs=1)
     assert outline["x"] + outline["width"] / 2 == pytest.approx(x, abs=1)
 
@@ -293,3 +306,150 @@ def test_nothing_is_drawn_while_nothing_happens(page: Any, feed: Feed) -> None:
     draws = value(page, "draws")
     page.wait_for_timeout(1000)
     assert value(page, "draws") == draws
+
+
+def still(page: Any, feed: Feed, length: int) -> tuple[Trace, int]:
+    """The newest `length` ns, shown, with nothing more to come; their trace, and the page's base."""
+    feed.pause.set()
+    time.sleep(0.3)
+    show_run(page, feed.end - length, feed.end)
+    return feed.recorder.snapshot(feed.end - length, feed.end), int(value(page, "base"))
+
+
+@pytest.mark.browser
+def test_a_click_on_a_span_shows_its_arrow_and_its_step(page: Any, feed: Feed) -> None:
+    trace, base = still(page, feed, 30 * MS)
+    spans = [s for s in trace.spans if s.step_id % 7 == 0 and s.start_ns > feed.end - 25 * MS]
+    device = next(s for s in spans if s.name == "forward")
+    launch = next(s for s in spans if s.name == "launch" and s.step_id == device.step_id)
+    for row, span in ((f"slot {device.slot}", device), ("host.launch", launch)):
+        page.mouse.click(*place(page, row, (span.start_ns + span.end_ns) / 2 - base))
+        assert value(page, "selected.step") == device.step_id
+        page.wait_for_selector(".pt-arrow")
+        outline = page.locator(".pt-chosen").bounding_box()
+        x, y = page.locator(".pt-arrow").get_attribute("d").removeprefix("M").split("C")[0].split()
+        frame = page.locator(".pt-frame").bounding_box()
+        assert [frame["x"] + float(x), frame["y"] + float(y)] == pytest.approx(
+            place(page, "host.launch", launch.end_ns - base), abs=2
+        )
+        middle = place(page, row, (span.start_ns + span.end_ns) / 2 - base)
+        assert [outline["x"] + outline["width"] / 2, outline["y"] + outline["height"] / 2] == pytest.approx(
+            middle, abs=2
+        )
+    page.wait_for_selector(".pt-rows")
+    assert value(page, "step") == inspect(feed.recorder.snapshot(), device.step_id)
+    panel = page.locator(".pt-panel").inner_text()
+    assert f"Step {device.step_id}" in panel
+    assert "zombie" in panel
+    assert "rides along" in panel
+    assert not value(page, "following")
+    page.get_by_role("button", name="Next").click()
+    assert value(page, "selected.step") == device.step_id + 1
+    page.locator(".pt-status").hover()
+    page.keyboard.press(",")
+    page.keyboard.press(",")
+    assert value(page, "selected.step") == device.step_id - 1
+    page.keyboard.press("Escape")
+    assert value(page, "selected") is None
+    assert page.locator(".pt-panel").is_hidden()
+
+
+@pytest.mark.browser
+def test_a_click_on_a_bubble_says_its_cause(page: Any, feed: Feed) -> None:
+    trace, base = still(page, feed, 30 * MS)
+    bubble = bubbles(trace)[2]
+    query = {"start": str(bubble.start_ns), "end": str(bubble.end_ns)}
+    text = bubble_detail(feed.recorder.snapshot(), query)["text"]
+    page.mouse.click(*place(page, "bubbles", (bubble.start_ns + bubble.end_ns) / 2 - base))
+    page.wait_for_function(
+        "text => document.querySelector('.pt-cause')?.textContent === text", arg=text, timeout=10_000
+    )
+    page.get_by_role("button", name=f"Inspect step {bubble.step_id}").click()
+    assert value(page, "selected.step") == bubble.step_id
+
+
+@pytest.mark.browser
+def test_find_jumps_to_a_step_and_to_a_request_and_says_what_is_not_held(page: Any, feed: Feed) -> None:
+    trace, base = still(page, feed, 30 * MS)
+    step, request = int(trace.span_table["step_id"].min()) - 90, int(trace.mark_table["request_id"].max()) - 5
+    box = page.get_by_label("find a step or a request")
+    box.fill(f"step {step}")
+    box.press("Enter")
+    assert value(page, "selected.step") == step
+    start = min(s.start_ns for s in feed.recorder.snapshot().spans if s.step_id == step) - base
+    low, high = value(page, "range()")
+    assert low < start < high
+    box.fill(f"r{request}")
+    box.press("Enter")
+    assert value(page, "selected.id") == request
+    box.fill("step 7")
+    box.press("Enter")
+    assert "Step 7 is not held" in page.locator(".pt-found").inner_text()
+    assert value(page, "find(a)", "everything").startswith("Write a step")
+
+
+@pytest.mark.browser
+def test_a_marked_range_has_the_figures_of_the_python_side(page: Any, feed: Feed) -> None:
+    trace, base = still(page, feed, 60 * MS)
+    page.locator(".pt-status").hover()
+    page.keyboard.press("m")
+    x, y = place(page, "copy", feed.end - 50 * MS - base)
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 200, y, steps=4)
+    page.mouse.up()
+    marked = value(page, "selected")
+    assert marked["type"] == "range"
+    busy = summary(trace.within(round(marked["start"]) + base, round(marked["end"]) + base))
+    text = page.locator(".pt-panel").inner_text()
+    assert f"{busy['device_busy_percent']:.1f} %" in text
+    assert f"{busy['overlap_factor']:.2f}" in text
+
+
+@pytest.mark.browser
+def test_the_overview_moves_the_view(page: Any, feed: Feed) -> None:
+    still(page, feed, 100 * MS)
+    before = value(page, "range()")
+    box = page.locator(".pt-window").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x - 100, y, steps=4)
+    page.mouse.up()
+    after = value(page, "range()")
+    assert after[0] < before[0]
+    assert after[1] - after[0] == pytest.approx(before[1] - before[0])
+
+
+@pytest.mark.browser
+def test_rows_can_be_left_out_and_coloured_by_slot(page: Any, feed: Feed) -> None:
+    still(page, feed, 100 * MS)
+    page.get_by_label("host", exact=True).uncheck()
+    page.wait_for_function("!photonTimeline.rows.some(r => r.key.startsWith('host.'))")
+    page.get_by_label("host", exact=True).check()
+    page.get_by_label("colour by").select_option("slot")
+    page.wait_for_function(
+        "document.querySelector('.pt-plot').layout.shapes.some(s => s.fillcolor === '#c2571a')"
+    )
+    page.get_by_label("colour by").select_option("kind")
+
+
+@pytest.mark.browser
+def test_an_opened_trace_is_shown_whole_and_live_comes_back(page: Any, feed: Feed, held: Any) -> None:
+    trace, _ = still(page, feed, 200 * MS)
+    source = held.add(trace, "run.json.gz")
+    value(page, "open(a, 'run <1>.json.gz')", source)
+    page.wait_for_function("!photonTimeline.loading && photonTimeline.drawn > 0", timeout=10_000)
+    assert value(page, "held") == len(trace.span_table)
+    assert "run <1>.json.gz" in page.locator(".pt-banner").inner_text()
+    low, high = value(page, "range()")
+    assert low < int(trace.span_table["start_ns"].min()) - trace.window[0] < value(page, "latest") < high
+    step = int(trace.span_table["step_id"].max()) - 20
+    value(page, "select(a)", step)
+    page.wait_for_selector(".pt-rows")
+    assert value(page, "step") == inspect(trace, step)
+    page.get_by_role("button", name="back to live").click()
+    feed.pause.clear()
+    page.wait_for_function("photonTimeline.following && photonTimeline.spans > 0")
+    assert page.locator(".pt-banner").is_hidden()
+    assert value(page, "source") == "live"
