@@ -150,6 +150,17 @@ def test_reasoning_comes_beside_the_answer(server: Server, client: openai.OpenAI
     assert found.choices[0].message.model_dump()["reasoning"] == wanted["reasoning"]["text"]
 
 
+def test_a_failure_in_mid_stream_is_raised_by_the_client() -> None:
+    with (
+        Engine(engines.tiny_model(), engines.FlakyDevice("decode", 1)) as engine,
+        serving(engine, Meter()) as running,
+        openai.OpenAI(base_url=f"{running.url}/v1", api_key="unused", max_retries=0) as client,
+    ):
+        stream = client.chat.completions.create(model=MODEL, messages=user("go on"), stream=True)
+        with pytest.raises(openai.APIError, match="The request failed"):
+            list(stream)
+
+
 def test_a_stream_that_is_left_early_ends_its_request() -> None:
     meter = Meter()
     cancelled = 'photon_api_requests_total{outcome="cancelled",task="query"}'

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import queue
 from collections.abc import Iterator
+from typing import Any
 
 import engines
 import pytest
@@ -12,6 +15,7 @@ from served import Server, data_url, png, serving
 from photon import Engine
 from photon.api import Meter
 from photon.api.busy import DeviceTime
+from photon.api.server import Pulse
 from photon.device.deferred import DeferredDevice
 from tracing.bubbles import device_busy, gaps
 from tracing.intervals import clip, total
@@ -57,7 +61,8 @@ def test_counts_are_the_engines_own() -> None:
     assert found["photon_requests_total finished"] == num_requests
     assert found["photon_ttft_seconds_count"] == num_requests
     assert found["photon_itl_seconds_count"] == delivered - num_requests
-    assert found["photon_kv_pages_free"] == found["photon_kv_pages"]
+    unused = found["photon_kv_pages_free"] + found["photon_kv_pages_cached"]
+    assert unused == found["photon_kv_pages"] == stats["total_pages"]
     engine.close()
 
 
@@ -122,6 +127,29 @@ def test_requests_over_http_are_counted_by_task_and_outcome(server: Server) -> N
     found = values(server.http.get("/metrics").text)
     counted = {name.split(" ", 1)[1]: n for name, n in found.items() if "api_requests_total" in name}
     assert counted == {"length query": 1, "refused query": 1, "length detect": 1, "refused caption": 1}
+
+
+class Busy:
+    """An engine whose ticks end when the test says so."""
+
+    def __init__(self) -> None:
+        self.ticks: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+
+    def stats(self) -> dict[str, Any]:
+        return self.ticks.get()
+
+
+def test_a_long_tick_gives_the_figures_before_it() -> None:
+    async def look(engine: Any) -> None:
+        pulse = Pulse(engine, patience_s=0.05)
+        assert await pulse.latest() == {}
+        engine.ticks.put({"steps": 1})
+        while await pulse.latest() == {}:
+            pass
+        assert await pulse.latest() == {"steps": 1}
+        engine.ticks.put({"steps": 2})
+
+    asyncio.run(look(Busy()))
 
 
 def test_metrics_outlive_the_engine(server: Server) -> None:

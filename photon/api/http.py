@@ -27,9 +27,9 @@ from photon.api.calls import Call, Calls, EventStream, pieces
 from photon.api.models import check_model
 from photon.errors import InvalidRequestError
 
-ImageUrl = Annotated[
-    str, Field(description="The image as data:image/...;base64,...; web addresses are refused.")
-]
+_IMAGE = Field(description="The image as data:image/...;base64,...; web addresses are refused.")
+
+ImageUrl = Annotated[str, _IMAGE]
 Refs = Annotated[
     list[list[float]] | None,
     Field(description="Points [x, y] and boxes [x_min, y_min, x_max, y_max], from 0 to 1."),
@@ -56,7 +56,7 @@ class QueryBody(Body):
     """A question, with or without an image."""
 
     question: str
-    image_url: ImageUrl | None = None
+    image_url: Annotated[str | None, _IMAGE] = None
     reasoning: bool = False
     spatial_refs: Refs = None
 

@@ -31,6 +31,7 @@ _GAUGES = (
     ("photon_rows_live", "schedulable", "Requests that can be in the next step"),
     ("photon_rows_zombie", "zombies", "Finished requests that a step in flight still holds"),
     ("photon_kv_pages_free", "free_pages", "KV pages that nobody holds"),
+    ("photon_kv_pages_cached", "cached_pages", "KV pages kept for requests about the same image"),
     ("photon_kv_pages", "total_pages", "KV pages in all"),
 )
 _COUNTERS = (

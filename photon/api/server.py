@@ -81,16 +81,16 @@ class Pulse:
     While the engine is inside a long tick, the snapshot before is given; the empty one if there is none.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, patience_s: float = PATIENCE_S) -> None:
+        self._engine, self._patience_s = engine, patience_s
         self._asking: asyncio.Future[dict[str, Any]] | None = None
         self._known: dict[str, Any] = {}
 
     async def latest(self) -> dict[str, Any]:
-        """Asks the engine, unless an earlier question is still open; waits PATIENCE_S at most."""
+        """Asks the engine, unless an earlier question is still open; waits `patience_s` at most."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.ensure_future(asyncio.to_thread(self._engine.stats))
-        await asyncio.wait([self._asking], timeout=PATIENCE_S)
+        await asyncio.wait([self._asking], timeout=self._patience_s)
         if self._asking.done():
             self._known = self._asking.result()
         return self._known
