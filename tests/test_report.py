@@ -11,7 +11,17 @@ import pytest
 from traces import recorded
 
 from tracing.metrics import METRICS
-from tracing.report import HIGHER, LOWER, PHASES, as_document, as_text, compare, compare_tokens, step_times
+from tracing.report import (
+    HIGHER,
+    LOWER,
+    PHASES,
+    as_document,
+    as_text,
+    compare,
+    compare_tokens,
+    number,
+    step_times,
+)
 from tracing.trace import RowRecord, Trace
 
 
@@ -127,3 +137,8 @@ def test_the_report_is_text_and_a_document() -> None:
     document = json.loads(json.dumps(as_document(report), allow_nan=False))
     assert document["tokens"]["is_equal"] is True
     assert document["step_p50"]["period"] == {"unit": "ms", "a": pytest.approx(1.4), "b": pytest.approx(1.5)}
+
+
+def test_numbers_have_four_digits_that_count() -> None:
+    values = (None, 0, -0.0, 7, 1234567, 0.12345, -1.23456, 1234.5)
+    assert [number(v) for v in values] == ["–", "0", "0", "7", "1,234,567", "0.1235", "-1.235", "1,234"]

@@ -227,7 +227,9 @@ def number(value: Value) -> str:
     """Four significant digits, thousands separated; a dash for None."""
     if value is None:
         return "–"
-    digits = max(0, 3 - int(np.floor(np.log10(abs(value))))) if value else 0
+    if not value:
+        return "0"
+    digits = max(0, 3 - int(np.floor(np.log10(abs(value)))))
     return f"{value:,.{min(digits, 4)}f}" if isinstance(value, float) else f"{value:,}"
 
 

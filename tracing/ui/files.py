@@ -20,6 +20,7 @@ from tracing.files import load
 from tracing.report import compare
 from tracing.ui.compare_html import failure
 from tracing.ui.files_html import SAVE, difference, opened
+from tracing.ui.show import SHOW_JS
 from tracing.ui.sources import Sources
 
 Updates = dict[Any, Any]
@@ -39,17 +40,6 @@ element.addEventListener('click', (event) => {
   link.href = new URL('wb/trace/export?' + query, document.baseURI).href;
 });
 element.addEventListener('submit', (event) => event.preventDefault());
-"""
-_OPEN_JS = """
-element.addEventListener('click', (event) => {
-  const button = event.target.closest('button[data-source]'), timeline = window.photonTimeline;
-  if (!button || !timeline) return;
-  const {source, title, step} = button.dataset;
-  if (timeline.source !== source) timeline.open(source, title);
-  const select = () => (timeline.loading ? setTimeout(select, 50) : timeline.select(Number(step)));
-  if (step !== undefined) select();
-  document.querySelector('#timeline').scrollIntoView({behavior: 'smooth'});
-});
 """
 
 
@@ -76,7 +66,7 @@ class TracesTab:
                 for label, elem_id in zip(labels, ids, strict=True)
             ]
         self._difference, *shown = (
-            gr.HTML("", js_on_load=_OPEN_JS, apply_default_css=False, elem_id=elem_id)
+            gr.HTML("", js_on_load=SHOW_JS, apply_default_css=False, elem_id=elem_id)
             for elem_id in ("traces_difference", "traces_a", "traces_b")
         )
         self._held, self._shown = held, shown
