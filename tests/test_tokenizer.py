@@ -73,6 +73,12 @@ def test_a_damaged_file_is_named(content: str, tmp_path: Path) -> None:
         Tokenizer(tmp_path / "tokenizer.json")
 
 
+def test_a_git_lfs_pointer_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    with pytest.raises(CheckpointError, match="is a Git LFS pointer, not the tokenizer"):
+        Tokenizer(tmp_path / "tokenizer.json")
+
+
 def test_a_missing_file_is_named_without_its_folder(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"^tokenizer\.json .*No such file") as caught:
         Tokenizer(tmp_path / "tokenizer.json")

@@ -114,6 +114,10 @@ def _read(path: Path) -> tokenizers.Tokenizer:
             f"{path.name} cannot be read as a tokenizer ({_reason(error)}); "
             "put the model's tokenizer.json beside its weights."
         ) from error
+    if content.startswith("version https://git-lfs"):
+        raise CheckpointError(
+            f"{path.name} is a Git LFS pointer, not the tokenizer; run `git lfs pull` to get it."
+        )
     try:
         return tokenizers.Tokenizer.from_str(content)
     except Exception as error:  # the library raises bare Exception
