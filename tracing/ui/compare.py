@@ -28,6 +28,7 @@ from tracing.report import compare, compare_tokens
 from tracing.timeline import Align, timelines
 from tracing.trace import Trace
 from tracing.ui.compare_html import Side, failure, measured_gain, summary, table
+from tracing.ui.show import SHOW_JS
 from tracing.ui.sources import Sources
 
 Updates = dict[Any, Any]
@@ -35,14 +36,6 @@ START, STEP = "start of the run", "step"
 AROUND = (-2.5, 9.5)  # periods of a step that are shown around the step the two are aligned at
 _EVENT: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
 _GONE = "These traces are not held any more; compare again."
-_OPEN_JS = """
-element.addEventListener('click', (event) => {
-  const button = event.target.closest('[data-source]');
-  if (!button) return;
-  window.photonTimeline.open(button.dataset.source, button.dataset.title);
-  document.querySelector('#timeline').scrollIntoView({behavior: 'smooth'});
-});
-"""
 # Drawn by the timeline's plotly.js, in the page's colours, again when the theme is switched.
 _PLOT_JS = """
 const box = element.querySelector('.cmp-plot');
@@ -70,9 +63,16 @@ const draw = async () => {
   if (text !== props.value) return;
   if (!text) return void (window.photonPlotly?.purge(box), box.replaceChildren());
   const {data, layout} = tint(JSON.parse(text));
-  await window.photonPlotly.react(box, data, layout, {displaylogo: false, responsive: true});
+  layout.width = width();
+  await window.photonPlotly.react(box, data, layout, {displaylogo: false});
 };
 watch('value', draw);
+// Plotly's own responsive mode forgets the height. A narrow window scrolls.
+const width = () => Math.max(element.clientWidth - 12, 720);
+new ResizeObserver(() => {
+  if (box.layout && element.clientWidth && box.layout.width !== width())
+    window.photonPlotly.relayout(box, {width: width()});
+}).observe(element);
 new MutationObserver(() => drawn !== isDark() && draw())
   .observe(document.body, {attributes: true, attributeFilter: ['class']});
 draw();
@@ -97,11 +97,11 @@ class ComparisonView:
                     for side in "AB"
                 ]
             button = gr.Button("Compare files", elem_id="cmp_files_run")
-        self.summary = gr.HTML("", js_on_load=_OPEN_JS, apply_default_css=False, elem_id="cmp_summary")
+        self.summary = gr.HTML("", js_on_load=SHOW_JS, apply_default_css=False, elem_id="cmp_summary")
         with gr.Row(visible=False, elem_id="cmp_align") as self.bar:
             align = gr.Radio([START, STEP], value=START, label="Aligned at", elem_id="cmp_align_at")
             step = gr.Textbox("20", label="Step of the run, from 0", max_lines=1, elem_id="cmp_step")
-        self.timelines, self.histograms = _plot("cmp_timelines"), _plot("cmp_histograms")
+        self.timelines, self.histograms = plot("cmp_timelines"), plot("cmp_histograms")
         self.table = gr.HTML("", apply_default_css=False, elem_id="cmp_table")
         button.click(self.show_files, files, self.outputs, **_EVENT)
         gr.on(
@@ -223,7 +223,7 @@ def _load(side: str, path: str | None) -> Trace:
         raise TraceFileError(f"{side}: {error}") from None
 
 
-def _plot(elem_id: str) -> gr.HTML:
+def plot(elem_id: str) -> gr.HTML:
     """A figure's place. The template is static, so Gradio never takes plotly's elements away."""
     colours = {key: [c.light, c.dark] for key, c in CATEGORIES.items()}
     return gr.HTML(
