@@ -9,14 +9,14 @@
 (() => {
   const parts = window.photonTimelineParts, { MS, RIGHT, controls, padded } = parts;
   const WINDOWS = { "20 ms": 20 * MS, "60 ms": 60 * MS, "250 ms": 250 * MS, "1 s": 1000 * MS, "4 s": 4000 * MS, run: 0 };
-  const MIN_VIEW = 1000, DRAW_EVERY_MS = 230, OFFSCREEN_MS = 1000;
+  const MIN_VIEW = 1000, DRAW_EVERY_MS = 230, OFFSCREEN_MS = 1000, LANE_STAYS_MS = 3000;
   const LIVE = "live", LIMITS = { live: { maxLane: 40_000, maxRequests: 4000 }, file: { maxLane: 400_000, maxRequests: 40_000 } };
   const CLICK_PX = 4, DOUBLE_MS = 350;
 
   class Timeline {
     constructor(root, config, Plotly) {
       Object.assign(this, { root, config, P: Plotly, window: config.window, following: true, pinned: null, origin: 0, rows: [], labels: [],
-        view: [0, WINDOWS[config.window] || 250 * MS], drawn: 0, draws: 0, times: [], lanesShown: new Set(), dirty: true, dragging: false,
+        view: [0, WINDOWS[config.window] || 250 * MS], drawn: 0, draws: 0, times: [], lanesShown: new Map(), dirty: true, dragging: false,
         drawing: false, timer: 0, last: 0, onScreen: true, hovered: null, pointer: null, selected: null, marked: null, marking: false,
         options: { host: true, device: true, copy: true, requests: true, arrows: false, bubbles: true, zombies: true, colour: "kind" } });
       root.innerHTML = controls.html(config, Object.keys(WINDOWS));
@@ -35,7 +35,7 @@
 
     show(source, title) { // the live stream, or an opened trace: from its start, with nothing kept of the one before
       this.stream?.close();
-      Object.assign(this, { source, title, loading: source !== LIVE, connected: undefined, selected: null, marked: null, pinned: null, origin: 0, lanesShown: new Set() });
+      Object.assign(this, { source, title, loading: source !== LIVE, connected: undefined, selected: null, marked: null, pinned: null, origin: 0, lanesShown: new Map() });
       this.store = new parts.Store(this.config, source === LIVE ? LIMITS.live : LIMITS.file);
       this.figures = new parts.Figures(this.store);
       this.history = new parts.History(this.figures);
@@ -88,7 +88,7 @@
 
     live() { if (this.source !== LIVE) this.show(LIVE, ""); this.follow(); }
 
-    follow() { Object.assign(this, { following: true, pinned: null, origin: 0, lanesShown: new Set() }); this.redraw(); }
+    follow() { Object.assign(this, { following: true, pinned: null, origin: 0, lanesShown: new Map() }); this.redraw(); }
 
     pause() { this.following = false; this.pinned = null; this.redraw(); }
 
@@ -233,11 +233,12 @@
 
     get device() { return this.source === LIVE ? this.config.device : this.store.info.device ?? "device"; }
 
-    requestLanes() { // [[lane, who is on it], ...] of the view; a lane shown stays until the view is another one
-      const [a, b] = this.view, ids = [];
+    requestLanes() { // [[lane, who is on it], ...]; those shown stay for a while, or as long as the user looks here
+      const [a, b] = this.view, ids = [], now = performance.now();
       for (const { r } of this.store.living(a, b)) (ids[r.lane] ??= []).push(r.id);
-      ids.forEach((_, lane) => this.lanesShown.add(lane));
-      return [...this.lanesShown].sort((x, y) => x - y).map((lane) => [lane, titleOf(ids[lane] ?? [])]);
+      ids.forEach((_, lane) => this.lanesShown.set(lane, now));
+      for (const [lane, time] of this.lanesShown) if (this.following && now - time > LANE_STAYS_MS) this.lanesShown.delete(lane);
+      return [...this.lanesShown.keys()].sort((x, y) => x - y).map((lane) => [lane, titleOf(ids[lane] ?? [])]);
     }
 
     picture() { // -> the plotly layout of the view

@@ -140,11 +140,11 @@
       if (!what) this.tell(null);
     },
 
-    tell(what, x, y) { // the tooltip: {title, note, lines, formula} at a point of the component, or nothing
+    tell(what, x, y) { // the tooltip: {title, note, lines, formulas} at a point of the component, or nothing
       this.tip.classList.toggle("pt-shown", Boolean(what));
       if (!what) return;
       const rows = what.lines.map(([name, value]) => `<dt>${parts.escape(name)}</dt><dd>${parts.escape(value)}</dd>`).join("");
-      const formula = what.formula ? `<p>${parts.escape(what.formula)}</p>` : "";
+      const formula = (what.formulas ?? []).map((f) => `<p>${parts.escape(f)}</p>`).join("");
       this.tip.innerHTML = `<b>${parts.escape(what.title)}</b> <span>${parts.escape(what.note)}</span>${formula}<dl>${rows}</dl>`;
       this.tip.style.left = `${Math.max(0, Math.min(x, this.root.clientWidth - this.tip.offsetWidth - 4))}px`;
       this.tip.style.top = `${y}px`;

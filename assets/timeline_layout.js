@@ -51,11 +51,11 @@
       font: { family: "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace", size: 11, color: ink },
       xaxis: { range: view, gridcolor: grid, zeroline: false, ticksuffix: " ms", tickformat: ",.6~f", nticks: Math.max(3, Math.round((width - left) / 130)),
         autorange: false, showticklabels: labelled },
-      yaxis: { range: [height, 0], zeroline: false, fixedrange: true, showgrid: false, ticks: "", tickvals, ticktext },
+      yaxis: { range: [height, 0], zeroline: false, fixedrange: true, showgrid: false, ticks: "", ticklabelstandoff: 5, tickvals, ticktext },
     };
   }
 
-  function leftOf(rows) { return Math.max(64, 14 + 6.7 * Math.max(...rows.map((r) => r.title.length), 6)); }
+  function leftOf(rows) { return Math.max(64, 18 + 6.7 * Math.max(...rows.map((r) => r.title.length), 6)); }
 
   const length = (ns) => (ns < 1e6 ? `${(ns / 1e3).toFixed(1)} µs` : ns < 1e8 ? `${(ns / MS).toFixed(3)} ms`
     : ns < 1e10 ? `${(ns / MS).toFixed(1)} ms` : `${(ns / 1e9).toFixed(1)} s`);

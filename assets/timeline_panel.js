@@ -76,7 +76,8 @@
 
     range(what) {
       const { config, figures } = this.t, values = figures.metrics(what.start, what.end);
-      const lines = config.kpis.filter((k) => values[k.key] !== null).map((k) => [k.name, `${parts.figure(values[k.key], k.digits)} ${k.unit}`]);
+      const shown = (k) => [k.key, k.also].filter((key) => key && values[key] !== null).map((key) => parts.figure(values[key], k.digits)).join(" / ");
+      const lines = config.kpis.filter((k) => values[k.key] !== null).map((k) => [k.name, `${shown(k)} ${k.unit}`]);
       const set = figures.bubbles(what.start, what.end);
       lines.push(["bubbles", set.length / 2], ["decode steps", figures.decodeRows(what.start, what.end).steps]);
       this.fill(`<b>Marked range</b><span class="pt-chip">${length(what.end - what.start)}</span><span class="pt-chip">from ${instant(what.start - this.t.origin)}</span>`,

@@ -42,7 +42,8 @@ def test_the_component_is_static_and_names_its_device() -> None:
     assert all(
         not url.startswith(("/", "http")) for url in (config["stream"], config["plotly"], *config["scripts"])
     )
-    assert {k["key"] for k in config["kpis"]} <= {m.key for m in METRICS}
+    formulas = {m.formula for m in METRICS}
+    assert all(f.split(": ", 1)[-1] in formulas for k in config["kpis"] for f in k["formulas"])
     assert not list(Path(live.__file__).parent.glob("*.pyi"))
 
 

@@ -14,7 +14,7 @@ def test_the_live_source_is_a_snapshot_of_the_recorder() -> None:
     run(recorder, 0, 0)
     live = Sources(recorder).get("live")
     assert live is not None
-    assert len(live.span_table) == 350
+    assert len(live.span_table) == 355
 
 
 def test_an_opened_trace_is_found_under_its_id_only() -> None:

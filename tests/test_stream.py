@@ -76,7 +76,7 @@ def test_long_histories_come_in_capped_messages() -> None:
     recorder = Recorder()
     run(recorder, 0, 0)
     messages = visit(TraceStream(recorder, limit=100), polls=5)
-    assert [len(m["spans"]["start"]) for m in messages] == [100, 100, 100, 50]
+    assert [len(m["spans"]["start"]) for m in messages] == [100, 100, 100, 55]
     names = [name for m in messages for name in m["names"]]
     assert len(names) == len(set(names))
 
@@ -87,7 +87,7 @@ def test_a_client_too_slow_is_told_what_it_missed() -> None:
     run(recorder, 0, 0)
     (message,) = visit(stream, polls=1, last_id=f"{stream.run}-0-0-0")
     assert len(message["spans"]["start"]) == 10
-    assert message["skipped"] == 350 - 10 + 150 - 10
+    assert message["skipped"] == 355 - 10 + 150 - 10
 
 
 def test_nothing_is_sent_while_nothing_happens() -> None:

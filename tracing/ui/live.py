@@ -19,14 +19,19 @@ return it to a hidden component (an empty text is no run and changes nothing):
 
 or, from any script: `window.dispatchEvent(new CustomEvent("photon:run", {detail: {startNs, endNs}}))`.
 `window.photonTimeline` also has live(), pause(), setWindow(name), look(start, end), range(), following,
-spans, drawn (rectangles), draws, redrawMs (median of the last 41), metrics(startNs, endNs).
+spans, held, drawn (rectangles), draws, redrawMs (median of the last 41), metrics(startNs, endNs), and:
+
+    open(source, title)    show an opened trace (an id of Sources); live() goes back
+    select(step)           outline, arrow from its launch, inspector; also {type: "bubble", start, end},
+                           {type: "request", id}, {type: "range", start, end}, and null
+    find("step 41"), fit(), selected, step (the inspector's answer), source, loading
 """
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gradio as gr
 import plotly
@@ -42,42 +47,41 @@ from tracing.ui.sources import Sources
 from tracing.ui.stream import SourceStream
 
 ASSETS = Path(__file__).parents[2] / "assets"
-# In the order in which they build on each other.
-NAMES = (
-    "intervals",
-    "store",
-    "figures",
-    "layout",
-    "picture",
-    "overlay",
-    "pick",
-    "overview",
-    "inspector",
-    "panel",
-)
-SCRIPTS = tuple(
-    ASSETS / f"{name}.js"
-    for name in (*(f"timeline_{name}" for name in (*NAMES, "controls")), "timeline", "timeline_events")
+SCRIPTS = tuple(  # in the order in which they build on each other
+    ASSETS / f"timeline{part}.js"
+    for part in (
+        *("_intervals", "_store", "_figures", "_layout", "_picture", "_overlay", "_pick"),
+        *("_overview", "_inspector", "_panel", "_controls", "", "_events"),
+    )
 )
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 WINDOWS = ("20 ms", "60 ms", "250 ms", "1 s", "4 s", "run")
 IMMUTABLE = {"Cache-Control": "public, max-age=31536000, immutable"}
-# key of the metric, decimals, value at which its sparkline is full (0: the largest of the minute)
-KPIS = (
-    ("device_busy_percent", 1, 100),
-    ("bubble_percent", 1, 100),
-    ("host_hidden_percent", 1, 100),
-    ("overlap_factor", 2, 2),
-    ("pipeline_depth", 2, 2),
-    ("zombie_rows_percent", 1, 100),
-    ("zombie_tax_upper_percent", 1, 100),
-    ("tokens_per_s", 0, 0),
-    ("ttft_p50_ms", 0, 0),
-    ("itl_p50_ms", 1, 0),
-    ("sync_leaks", 0, 0),
+
+
+class Card(NamedTuple):
+    """A figure above the timeline, and perhaps a second one beside it, by the keys of tracing.metrics."""
+
+    key: str
+    digits: int
+    full: float = 0  # value at which the sparkline is full; 0: the largest of the minute
+    also: str = ""
+    name: str = ""  # where the metric's own is too long
+    hidden: bool = False  # unless it is above 0
+
+
+CARDS = (
+    Card("device_busy_percent", 1, 100),
+    Card("bubble_percent", 1, 100),
+    Card("host_hidden_percent", 1, 100),
+    Card("overlap_factor", 2, 2),
+    Card("pipeline_depth", 2, 2),
+    Card("zombie_rows_percent", 1, 100, "zombie_tax_upper_percent", "zombies / tax ≤"),
+    Card("tokens_per_s", 0),
+    Card("ttft_p50_ms", 0, 0, "ttft_p99_ms", "TTFT p50/p99"),
+    Card("itl_p50_ms", 1, 0, "itl_p99_ms", "ITL p50/p99"),
+    Card("sync_leaks", 0, hidden=True),
 )
-HIDDEN = ("sync_leaks",)  # shown when there are any
-PAIRS = {"ttft_p50_ms": "ttft_p99_ms", "itl_p50_ms": "itl_p99_ms"}  # shown in one card
 
 
 def LiveTimeline(
@@ -116,21 +120,6 @@ _LOADER = """
 
 
 def _config(device_label: str, window: str) -> dict[str, Any]:
-    by_key = {metric.key: metric for metric in METRICS}
-    kpis: list[dict[str, Any]] = [
-        {
-            "key": key,
-            "name": by_key[key].name.replace(", upper bound", " ≤"),
-            "unit": by_key[key].unit.replace("steps", "").replace("tokens", "tok"),
-            "digits": digits,
-            "full": full,
-        }
-        | {"formula": by_key[key].formula, "hidden": key in HIDDEN}
-        for key, digits, full in KPIS
-    ]
-    for kpi in kpis:
-        if also := PAIRS.get(kpi["key"]):
-            kpi |= {"also": also, "name": kpi["name"].replace("p50", "p50/p99")}
     urls = {
         "stream": "wb/trace/stream",
         "step": "wb/trace/step",
@@ -138,7 +127,22 @@ def _config(device_label: str, window: str) -> dict[str, Any]:
         "plotly": f"wb/plotly.min.js?v={plotly.__version__}",
         "scripts": [f"wb/{path.name}?v={_digest(path)}" for path in SCRIPTS],
     }
-    return {"device": device_label, "window": window, "kpis": kpis, **urls, **as_props()}
+    return {
+        "device": device_label,
+        "window": window,
+        "kpis": [_card(card) for card in CARDS],
+        **urls,
+        **as_props(),
+    }
+
+
+def _card(card: Card) -> dict[str, Any]:
+    """As the page's script reads it; the formulas of both figures."""
+    by_key = {metric.key: metric for metric in METRICS}
+    metric, shown = by_key[card.key], [by_key[key] for key in (card.key, card.also) if key]
+    unit = metric.unit.replace("steps", "").replace("tokens", "tok")
+    formulas = [metric.formula] if len(shown) == 1 else [f"{m.name}: {m.formula}" for m in shown]
+    return card._asdict() | {"name": card.name or metric.name, "unit": unit, "formulas": formulas}
 
 
 def routes(sources: Sources) -> list[Route]:
