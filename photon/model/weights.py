@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -91,6 +91,8 @@ class Model:
     tokenizer: Tokenizer
     checkpoint: Checkpoint
     path: Path
+    release: str = ""
+    """The pinned release of weights that were asked for by name."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,8 @@ def load_model(path: str | Path, *, tokenizer: str | Path | None = None) -> Mode
     """
     if hub.is_name(path):
         weights = hub.fetch_weights()
-        return _open_model(weights, Path(tokenizer or hub.fetch_tokenizer()), weights)
+        model = _open_model(weights, Path(tokenizer or hub.fetch_tokenizer()), weights)
+        return replace(model, release=hub.REVISION)
     path = Path(path).absolute()
     weights = path / "model.safetensors" if path.is_dir() else path
     if not weights.is_file():

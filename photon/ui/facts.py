@@ -13,7 +13,7 @@ from photon.ui.ask import MAX_LABELS
 def describe(engine: Engine) -> list[tuple[str, str]]:
     """What runs where, for the header, the About tab and the banner."""
     facts = [
-        ("model", engine.model.config.name),
+        ("model", f"{engine.model.config.name} {engine.model.release}".strip()),
         ("device", engine.device.name),
         ("dtype", engine.dtype),
         ("batch", f"up to {engine.config.max_batch_size} rows"),
