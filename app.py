@@ -74,6 +74,7 @@ def parse_flags(argv: Sequence[str] | None = None) -> argparse.Namespace:
         default="auto",
         help="of weights and KV cache; auto (the default): bfloat16 on CUDA, float32 on a CPU",
     )
+    add("--threads", type=int, default=1, help="torch threads of the cpu device; more for a large model")
     add(
         "--depth",
         type=int,
@@ -133,7 +134,7 @@ def load(flags: argparse.Namespace) -> tuple[Engine, Recorder, Meter]:
     recorder, meter = Recorder(info=lambda: facts(engine)), Meter()
     config = EngineConfig(depth=flags.depth, max_batch_size=flags.max_batch_size)
     model = load_model(flags.model, tokenizer=flags.tokenizer)
-    device = open_device(flags.device)
+    device = open_device(flags.device, num_threads=flags.threads)
     try:
         dtype = choose_dtype(flags.dtype, device)
         engine = Engine(model, device, config, observers=[recorder, meter], dtype=dtype)
