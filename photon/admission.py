@@ -5,11 +5,15 @@ Runs on the caller's thread, so that decoding an image or refusing a prompt neve
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import threading
+from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from photon.errors import ImageError, InvalidRequestError
 from photon.images import load_image
@@ -21,18 +25,51 @@ from photon.scheduler import Scheduler
 from photon.sequence import Request, SamplingParams, Sequence
 from photon.skills.build import build
 
+MAX_ENCODED_BYTES = 256 << 20
+"""Crops that are kept for the next question about the same image."""
+
+MAX_CHARS_PER_POSITION = 32
+"""More characters than prompts have per token, runs of spaces aside."""
+
 
 @dataclass(frozen=True, eq=False)
 class EncodedImage:
     """An image decoded and cut into crops once, for several questions.
 
     pixels: uint8 (N, S, S, 3), the whole image first; tiling: rows and columns of the crops after it.
+    key: hash of what the crops were cut from, and how; None: nothing computed from it is kept.
     """
 
     pixels: np.ndarray[Any, np.dtype[np.uint8]]
     tiling: tuple[int, int]
     width: int
     height: int
+    key: bytes | None = None
+
+
+class _EncodedImages:
+    """The images encoded last, by key, up to MAX_ENCODED_BYTES of crops. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._images: OrderedDict[bytes, EncodedImage] = OrderedDict()
+        self._num_bytes = 0
+
+    def get(self, key: bytes) -> EncodedImage | None:
+        with self._lock:
+            if key in self._images:
+                self._images.move_to_end(key)
+            return self._images.get(key)
+
+    def put(self, key: bytes, image: EncodedImage) -> EncodedImage:
+        """Keep it, unless another thread was faster; returns the one that is kept."""
+        with self._lock:
+            if key not in self._images:
+                self._images[key] = image
+                self._num_bytes += image.pixels.nbytes
+            while self._num_bytes > MAX_ENCODED_BYTES:
+                self._num_bytes -= self._images.popitem(last=False)[1].pixels.nbytes
+            return self._images.get(key, image)
 
 
 class Admission:
@@ -41,6 +78,7 @@ class Admission:
     def __init__(self, model: Model, scheduler: Scheduler, *, max_crops: int) -> None:
         self._model = model
         self._max_crops = max_crops
+        self._encoded = _EncodedImages()
         self._scheduler = scheduler
         self._request_ids = itertools.count(1)
         self._adapter_numbers = itertools.count(1)
@@ -51,15 +89,26 @@ class Admission:
         return next(self._adapter_numbers)
 
     def encode_image(self, image: Any) -> EncodedImage:
-        """Decode and crop. Raises ImageError."""
+        """Decode and crop, the latter only if these pixels were not among the last. Raises ImageError."""
         if isinstance(image, EncodedImage):
             return self._checked(image)
         decoded = load_image(image)
+        key = self._key(decoded)
+        return self._encoded.get(key) or self._encoded.put(key, self._crop(decoded, key))
+
+    def _crop(self, decoded: Image.Image, key: bytes) -> EncodedImage:
         crops = prepare_crops(decoded, self._model.config.vision)
         if len(crops.pixels) > self._max_crops:
             width, height = decoded.size
             raise ImageError(f"An image of {width} x {height} px is too long and narrow; crop it first.")
-        return EncodedImage(crops.pixels, crops.tiling, *decoded.size)
+        crops.pixels.setflags(write=False)  # others will be answered from them
+        return EncodedImage(crops.pixels, crops.tiling, *decoded.size, key)
+
+    def _key(self, decoded: Image.Image) -> bytes:
+        """Of everything the crops depend on: size, pixels, and how they are cut."""
+        digest = hashlib.blake2b(repr((decoded.size, self._model.config.vision)).encode(), digest_size=16)
+        digest.update(decoded.tobytes())
+        return digest.digest()
 
     def _checked(self, image: EncodedImage) -> EncodedImage:
         side = self._model.config.vision.crop_size
@@ -73,8 +122,7 @@ class Admission:
         Raises:
             InvalidRequestError: whatever is wrong with it, in one sentence.
         """
-        if not isinstance(request.prompt, str):
-            raise InvalidRequestError("The prompt must be text.")
+        check_prompt(request.prompt, self._model.config)
         params = SamplingParams.from_settings(request.settings)
         request = in_vocabulary(request, self._model.config)
         skill = build(request, params, self._model.tokenizer, self._model.config.tokenizer)
@@ -91,7 +139,19 @@ class Admission:
         if has_image:
             encoded = self.encode_image(request.image)
             sequence.pixels, sequence.tiling = encoded.pixels, encoded.tiling
+            sequence.image_key = encoded.key
         return sequence
+
+
+def check_prompt(prompt: Any, config: ModelConfig) -> None:
+    """Refuse before tokenising, which takes seconds for a megabyte, what no context could hold."""
+    if not isinstance(prompt, str):
+        raise InvalidRequestError("The prompt must be text.")
+    if len(prompt) > MAX_CHARS_PER_POSITION * config.text.max_context:
+        length, context = len(prompt), config.text.max_context
+        raise InvalidRequestError(
+            f"The prompt has {length} characters, too many for a context of {context} positions; shorten it."
+        )
 
 
 def in_vocabulary(request: Request, config: ModelConfig) -> Request:
@@ -102,7 +162,7 @@ def in_vocabulary(request: Request, config: ModelConfig) -> Request:
     if not config.vocabulary or request.skill == "caption" or not isinstance(request.prompt, str):
         return request
     if unknown := unknown_words(request.prompt, config.vocabulary):
-        words = ", ".join(repr(word) for word in unknown[:5])
+        words = ", ".join(repr(word[:40]) for word in unknown[:5])
         raise InvalidRequestError(f"The model {config.name} does not know {words}. {config.limits}".strip())
     return replace(request, prompt=request.prompt.lower())
 

@@ -193,7 +193,7 @@ def check(device_name: str, *, num_runs: int, num_tokens: int) -> list[dict[str,
     """
     found = []
     steps = selfcheck.Steps()
-    config = EngineConfig(max_batch_size=max(selfcheck.ROWS))
+    config = EngineConfig(max_batch_size=max(selfcheck.ROWS), max_cached_images=0)
     model, device = load_model(selfcheck.MODEL), open_device(device_name)
     with Engine(model, device, config, observers=[steps]) as engine:
         for rows in selfcheck.ROWS:

@@ -25,6 +25,8 @@ class EngineConfig:
             or eight small images, whichever is more.
         max_consecutive_prefills: prefill launches in a row while some row waits to decode.
         max_waiting: requests that may wait for admission; one more is refused at submit.
+        max_cached_images: images whose KV pages are kept for the next question about them, while no request
+            needs those pages; 0 = none.
         max_lora_slots: adapters that can be resident at once.
         max_lora_rank: the largest adapter rank accepted.
     """
@@ -37,6 +39,7 @@ class EngineConfig:
     prefill_crop_budget: int | None = None
     max_consecutive_prefills: int = 1
     max_waiting: int = 1024
+    max_cached_images: int = 64
     max_lora_slots: int = 4
     max_lora_rank: int = 16
 
@@ -48,6 +51,7 @@ class EngineConfig:
             "prefill_token_budget": (1, 1 << 20),
             "max_consecutive_prefills": (1, 1000),
             "max_waiting": (1, 1 << 20),
+            "max_cached_images": (0, 1 << 16),
             "max_lora_slots": (0, 64),
             "max_lora_rank": (1, 256),
         }

@@ -74,8 +74,7 @@ class Engine(Client):
         threaded: bool = True,
     ) -> None:
         self.model, self.device = model, device
-        self.config = config or EngineConfig()
-        self.dtype = dtype
+        self.config, self.dtype = config or EngineConfig(), dtype
         self._runtime = Runtime(model, device, self.config, dtype)
         self._pipeline = Pipeline()
         self._scheduler = Scheduler(
@@ -135,7 +134,7 @@ class Engine(Client):
         launch_start = self._tracer.start(may_wait=False)
         self._roster.hold(step)
         try:
-            self._roster.equip(step)
+            self._roster.equip(step, is_cached=plan.is_cached)
             self._runtime.launch(step)
         except Exception as error:
             self._abandon(step, error)
@@ -169,6 +168,7 @@ class Engine(Client):
         now, tokens = self.device.now_ns(), self._runtime.results(step)
         commit = self._tracer.before_commit(step, self._runtime.slots[step.slot], tokens, now)
         num_zombies, delivered = step.num_zombies, []
+        self._residency.keep_prefixes(step)
         for sequence, token in zip(step.rows, tokens, strict=True):
             sequence.inflight_refs -= 1
             assert sequence.inflight_refs >= 0, "I3: committed more often than launched"

@@ -21,7 +21,8 @@ class RequestMetrics:
     """Times of one finished request on the device's host clock, and its counts.
 
     queue + prefill + decode = total - preprocess. A request that never got its first token has all its
-    time after admission in prefill. Output tokens are delivered tokens, the end token left out.
+    time after admission in prefill. Cached tokens are those of the input that its first prefill found in the
+    prefix cache. Output tokens are delivered tokens, the end token left out.
     """
 
     arrival_ns: int
@@ -85,6 +86,7 @@ class Handle:
         self.arrival_ns = arrival_ns
         self._queued_ns = queued_ns
         self._admitted_ns: int | None = None
+        self._cached_tokens = 0
         self._first_token_ns: int | None = None
         self._first_step_id = self._last_step_id = -1
         self._metrics: RequestMetrics | None = None
@@ -163,7 +165,7 @@ class Handle:
         """Prefill was launched; False when it is a second time, after a preemption."""
         if self._admitted_ns is not None:
             return False
-        self._admitted_ns = time_ns
+        self._admitted_ns, self._cached_tokens = time_ns, self._sequence.num_cached
         return True
 
     def launched(self, step_id: int) -> None:
@@ -210,7 +212,7 @@ class Handle:
             finished_ns=finished_ns,
             input_tokens=sequence.prefix + len(sequence.prompt),
             output_tokens=len(sequence.tokens),
-            cached_tokens=0,
+            cached_tokens=self._cached_tokens,
             zombie_rows=sequence.inflight_refs,
             preemptions=sequence.num_preemptions,
             first_step_id=self._first_step_id,

@@ -49,6 +49,11 @@ class PagedKVCache:
         keys, values = entries.permute(2, 0, 3, 1, 4)
         return keys, values
 
+    def copy(self, source: Tensor, target: Tensor) -> None:
+        """Copy whole pages, source (B,) to target (B,), in all layers."""
+        for layer in self.layers:
+            layer.index_copy_(0, target, layer.index_select(0, source))
+
     def poison(self, pages: Tensor) -> None:
         """Overwrite pages, so that a read after free changes a token."""
         for layer in self.layers:

@@ -185,7 +185,8 @@ class Lab:
             raise DeviceError("The comparison engine is closed; start the app again.")
         device = open_device(self.device_name)
         try:
-            config = EngineConfig(max_batch_size=MAX_ROWS)
+            # both sides of a comparison do all of the work, whoever comes first
+            config = EngineConfig(max_batch_size=MAX_ROWS, max_cached_images=0)
             return LabEngine(self.model, device, config, observers=self.observers, dtype=self.dtype)
         except BaseException:
             device.close()

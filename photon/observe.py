@@ -36,7 +36,8 @@ class Span(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """One instant of one request: arrival, admitted, first_token, finish, release, cancel."""
+    """One instant of one request: arrival, admitted, first_token, finish, release, cancel; and prefix_hit at
+    the launch of a prefill that finds its image in the prefix cache, so that it has no vision span."""
 
     name: str
     time_ns: int

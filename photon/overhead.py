@@ -59,7 +59,7 @@ def check(
     observer = make_observer(observer_name)
     device = open_device(device_name)
     is_threaded = device.name != "deferred"
-    config = EngineConfig(max_batch_size=ROWS)
+    config = EngineConfig(max_batch_size=ROWS, max_cached_images=0)
     rates: dict[bool, list[float]] = {True: [], False: []}
     load = [os.getloadavg()[0]]
     with Bench(load_model(model), device, config, threaded=is_threaded) as engine:

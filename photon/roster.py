@@ -19,6 +19,7 @@ from typing import Any
 from photon.errors import EngineDeadError, RequestFailedError
 from photon.handle import Handle
 from photon.pipeline import Step
+from photon.prefix_cache import PrefixKey
 from photon.residency import Residency
 from photon.scheduler import Scheduler
 from photon.sequence import FinishReason, Sequence
@@ -43,7 +44,7 @@ class Roster:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.zombies: set[Sequence] = set()
-        self.num_tokens = 0
+        self.num_tokens = self.num_prefix_hits = 0
         self._handles: dict[int, Handle] = {}
         self._residency = residency
         self._scheduler = scheduler
@@ -82,22 +83,29 @@ class Roster:
         for sequence in step.rows:
             sequence.inflight_refs += 1
 
-    def equip(self, step: Step) -> None:
-        """What the rows need to run: a seat for new ones, pages for the others. May fail half-way."""
+    def equip(self, step: Step, *, is_cached: bool = False) -> None:
+        """What the rows need to run: a seat for new ones, pages for the others. May fail half-way.
+
+        is_cached: new ones take their image prefix from the cache.
+        """
+        hits = {key for s in step.rows if (key := s.prefix_key)} if is_cached else set()
         for sequence in step.rows:
             if step.kind == "prefill":
-                self._admit(sequence, step.step_id)
+                self._admit(sequence, step.step_id, hits)
             else:
                 self._residency.grow(sequence, self._scheduler.missing_pages(sequence))
 
-    def _admit(self, sequence: Sequence, step_id: int) -> None:
+    def _admit(self, sequence: Sequence, step_id: int, hits: set[PrefixKey]) -> None:
         """From waiting to running, with all it needs to be prefilled."""
         self.waiting.remove(sequence)
         self.running.append(sequence)
-        self._residency.admit(sequence)
+        self._residency.admit(sequence, hits)
         now = self._now_ns()
         if self.handle(sequence).admitted(now):
             self._tracer.mark("admitted", sequence.request_id, step_id, now)
+        if sequence.num_cached:
+            self._tracer.mark("prefix_hit", sequence.request_id, step_id, now)
+            self.num_prefix_hits += 1
 
     def drop(self, step: Step, error: BaseException) -> None:
         """A step that will not be committed: give back exactly its refs, and end its requests."""
@@ -223,10 +231,12 @@ class Roster:
             "resident": len(self.running) + len(self.zombies),
             "zombies": len(self.zombies),
             "free_pages": pool.num_free,
-            "cached_pages": 0,
+            "cached_pages": pool.num_cached,
             "total_pages": pool.num_pages,
             "free_lora_slots": lora.num_free,
             "tokens": self.num_tokens,
+            "cached_images": len(self._residency.prefixes),
+            "prefix_hits": self.num_prefix_hits,
         }
 
 

@@ -4,6 +4,7 @@ One step is a handful of programs, each enqueued by name (`device/base.py`):
 
     decode   upload -> decode  -> | upload_masks (copy stream) -> sample | -> fetch (copy stream)
     prefill  upload -> vision -> prefill -> | ... the same tail ...
+             upload -> prefill_cached ->    | ... the same tail, for images whose pages are there ...
 
 The token never leaves the device on the critical path: `sample` scatters ids, coordinates and sizes
 into the pending buffers, indexed by batch_idx, and the next `decode` gathers its inputs from there.
@@ -168,8 +169,7 @@ class ModelRunner:
         """
         mine = self.slots[slot]
         x = self._prompt_embeddings(slot, rows, length)  # (B, length, D)
-        bos = torch.full((rows, 1), self.config.tokenizer.bos_id, device=x.device)
-        head = [self.model.text.embed(bos)]
+        head = [self.model.text.embed(torch.full((rows, 1), self.config.tokenizer.bos_id, device=x.device))]
         if has_image:
             head.append(mine.images.index_select(0, mine.step.image_row[:rows]))
         x = torch.cat((*head, x), dim=1)
@@ -178,11 +178,41 @@ class ModelRunner:
         allowed = self._prefix_mask(total, has_image)
 
         def attend(layer: int) -> Attend:
-            return lambda q, k, v: self._attend_prompt(layer, q, k, v, kv_slots, allowed)
+            def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+                q, k = rotate(torch.stack((q, k)), self.turns[:total])
+                self.cache.write(self.cache.layers[layer], kv_slots, k, v)
+                return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
 
-        hidden = self._blocks(x, attend, mine.step.lora_slot[:rows] if has_lora else None)
-        last = mine.step.last_index[:rows, None, None].expand(-1, 1, hidden.shape[-1])
-        self._finish_forward(slot, hidden.gather(1, last)[:, 0])
+            return attention
+
+        self._finish_prefill(slot, x, attend, has_lora=has_lora)
+
+    @torch.inference_mode()
+    def prefill_cached(self, slot: int, rows: int, length: int, pages: int, has_lora: bool) -> None:
+        """Prompts of `rows` sequences, padded to `length` tokens, behind image prefixes that others computed.
+
+        Full pages of the prefix are in the row's table; of a page that it fills in part, a copy is made here.
+        """
+        mine, first = self.slots[slot], self.config.text.prefix_attn
+        table = mine.step.page_table[:rows]
+        if first % self.cache.page_size:
+            self.cache.copy(mine.step.tail_page[:rows], table[:, first // self.cache.page_size])
+        at = self.positions[first : first + length]
+        kv_slots = self.cache.slots(table, at.expand(rows, -1))
+        keys_at = torch.arange(pages * self.cache.page_size, device=at.device)
+        allowed = keys_at[None, :] <= at[:, None]  # (length, L)
+
+        def attend(layer: int) -> Attend:
+            def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+                q, k = rotate(torch.stack((q, k)), self.turns[first : first + length])
+                self.cache.write(self.cache.layers[layer], kv_slots, k, v)
+                keys, values = self.cache.read(self.cache.layers[layer], table[:, :pages])
+                return F.scaled_dot_product_attention(q, keys, values, attn_mask=allowed)
+
+            return attention
+
+        x = self._prompt_embeddings(slot, rows, length)
+        self._finish_prefill(slot, x, attend, first=first, has_lora=has_lora)
 
     @torch.inference_mode()
     def decode(self, slot: int, rows: int, pages: int, has_spatial: bool, has_lora: bool) -> None:
@@ -243,13 +273,6 @@ class ModelRunner:
             x = block(x, attend(layer), delta)
         return x
 
-    def _attend_prompt(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, kv_slots: Tensor, allowed: Tensor
-    ) -> Tensor:
-        q, k = rotate(torch.stack((q, k)), self.turns[: q.shape[2]])
-        self.cache.write(self.cache.layers[layer], kv_slots, k, v)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
-
     def _prefix_mask(self, total: int, has_image: bool) -> Tensor:
         """(T, T) bool: causal, and both ways inside the image prefix (engine_facts 1.5)."""
         at = self.positions[:total]
@@ -265,8 +288,13 @@ class ModelRunner:
         x, y = prompt.x[:count].view(rows, length, 1), prompt.y[:count].view(rows, length, 1)
         return typed_embeddings(self.model, ids, x, torch.cat((x, y), dim=-1))
 
-    def _finish_forward(self, slot: int, hidden: Tensor) -> None:
-        """Leave hidden (B, D) and logits (B, V) in the slot for `sample`."""
-        mine, rows = self.slots[slot], hidden.shape[0]
+    def _finish_prefill(
+        self, slot: int, x: Tensor, attend: Callable[[int], Attend], *, first: int = 0, has_lora: bool
+    ) -> None:
+        """Run x (B, T, D) at positions `first`..; leave each row's last hidden and logits for `sample`."""
+        mine, rows = self.slots[slot], x.shape[0]
+        hidden = self._blocks(x, attend, mine.step.lora_slot[:rows] if has_lora else None)
+        last = (mine.step.last_index[:rows] - first)[:, None, None].expand(-1, 1, hidden.shape[-1])
+        hidden = hidden.gather(1, last)[:, 0]
         mine.hidden[:rows] = hidden
         mine.logits[:rows] = self.model.text.logits(hidden)

@@ -1,6 +1,6 @@
 """Runtime: what each verb of a tick enqueues on the device's two streams.
 
-    launch   compute: upload, forward (or vision, prefill)                       -> forward_done
+    launch   compute: upload, forward (or vision, prefill; or prefill_cached)    -> forward_done
     sample   copy:    masks, if new            compute: (masks_ready) sample     -> sampled
              copy:    (sampled) fetch                                            -> copied
     wait     host:    copied                   the only place where the host waits (I13)
@@ -90,15 +90,17 @@ class Runtime:
         return [("forward", Work("decode", (step.slot, step.padded_rows, pages, *flags)))]
 
     def _prefill_works(self, slot: DecodeSlot, step: Step) -> list[tuple[str, Work]]:
-        works = []
-        length = stage_prefill(slot, step)
-        has_image = step.rows[0].has_image
-        if has_image:
+        works, count = [], len(step.rows)
+        length, first = stage_prefill(slot, step), step.rows[0]  # all rows are alike
+        if first.num_cached:
+            pages = max(len(sequence.pages) for sequence in step.rows)
+            return [("prefill", Work("prefill_cached", (slot.index, count, length, pages, has_lora(step))))]
+        if first.has_image:
             images = stage_images(slot, step)
             tilings = tuple(sequence.tiling for sequence in images)
             num_crops = sum(len(sequence.pixels) for sequence in images)
             works.append(("vision", Work("vision", (slot.index, tilings, num_crops))))
-        args = (slot.index, len(step.rows), length, has_image, has_lora(step))
+        args = (slot.index, count, length, first.has_image, has_lora(step))
         works.append(("prefill", Work("prefill", args)))
         return works
 

@@ -6,7 +6,8 @@ Rules
 - Waiting requests are admitted in order. The first that does not fit stops the line: nothing overtakes
   a large request for ever. An answer is *now* (in the plan), *later* (not in it), or *never*
   (`never_fits`, asked at submit).
-- A prefill batch is all with image or all without, because the two have different prefixes.
+- A prefill batch is alike in kind: images to compute, images whose pages are cached, or no image.
+- What the prefix cache alone holds counts as free, but for the entries that the same step reads.
 - A row is decoded when it is unfinished, has fewer than two steps in flight, its next token is within
   max_tokens, and the page for its next position is there (I3, I8). All rows of a step are taken in
   admission order, so membership changes only when one retires or arrives.
@@ -14,11 +15,13 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from photon.config import EngineConfig
 from photon.pipeline import StepKind
+from photon.prefix_cache import PrefixKey
 from photon.sequence import Sequence
 
 MAX_PREFILL_ROWS = 8
@@ -30,16 +33,20 @@ class StepPlan:
 
     kind: StepKind
     rows: tuple[Sequence, ...]
+    is_cached: bool = False
+    """A prefill of rows that take their image prefix from the cache."""
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """What is free at this moment."""
+    """What is free at this moment; pages that the prefix cache would give up included."""
 
     pages: int
     rows: int
     lora_slots: int
     resident_adapters: frozenset[int] = frozenset()
+    prefixes: Mapping[PrefixKey, int] = field(default_factory=dict)
+    """Cached image prefixes, each with the part of `pages` that a sequence takes by reading it."""
 
 
 class Scheduler:
@@ -57,9 +64,9 @@ class Scheduler:
         decode = self._decode_rows(running, free.pages)
         held_back = decode and self._prefills_in_row >= self.config.max_consecutive_prefills
         if not held_back:
-            prefill = self._prefill_rows(waiting, running, free)
+            prefill = self._plan_prefill(waiting, running, free)
             if prefill:
-                return StepPlan("prefill", prefill)
+                return prefill
         return StepPlan("decode", decode) if decode else None
 
     def launched(self, plan: StepPlan) -> None:
@@ -115,8 +122,25 @@ class Scheduler:
             and sequence.next_position < self.max_context
         )
 
-    def _prefill_rows(
+    def _plan_prefill(
         self, waiting: Items[Sequence], running: Items[Sequence], free: Capacity
+    ) -> StepPlan | None:
+        """The head of the line and those behind it that are of its kind.
+
+        Reading a cached prefix takes one page more than computing it, while its last page is copied. In a
+        pool that is just large enough, one that is alone computes it again instead.
+        """
+        if not waiting:
+            return None
+        is_cached = waiting[0].prefix_key in free.prefixes
+        rows = self._prefill_rows(waiting, running, free, is_cached)
+        if is_cached and not rows and not running:
+            is_cached = False
+            rows = self._prefill_rows(waiting[:1], running, free, is_cached)
+        return StepPlan("prefill", rows, is_cached) if rows else None
+
+    def _prefill_rows(
+        self, waiting: Items[Sequence], running: Items[Sequence], free: Capacity, is_cached: bool
     ) -> tuple[Sequence, ...]:
         """The longest admissible run at the head of the line."""
         rows: list[Sequence] = []
@@ -124,12 +148,20 @@ class Scheduler:
         # A running row's next page is set aside, or newcomers would take it again and again.
         pages = free.pages - sum(self.missing_pages(other) for other in running if self._can_decode(other))
         new_adapters: set[int] = set()
+        read: set[PrefixKey] = set()
         for sequence in waiting:
+            key = sequence.prefix_key
+            if rows and (key in free.prefixes) != is_cached:
+                break
             pages -= self._admission_pages(sequence, alone=not running and not rows)
+            if key is not None and is_cached:
+                pages += sequence.prefix // self.config.page_size  # full ones are shared
+                pages -= 0 if key in read else free.prefixes[key]  # and none of the entry is given up
+                read.add(key)
             new_adapters |= _new_adapter(sequence, free)
             if len(rows) >= seats or pages < 0 or len(new_adapters) > free.lora_slots:
                 break
-            if rows and not self._fits_launch([*rows, sequence]):
+            if rows and not self._fits_launch([*rows, sequence], is_cached):
                 break
             rows.append(sequence)
         return tuple(rows)
@@ -145,11 +177,12 @@ class Scheduler:
         needed = worst if sequence.num_preemptions and not alone else min(first, worst)
         return self.pages_for(max(needed, sequence.num_prefill_positions))
 
-    def _fits_launch(self, rows: list[Sequence]) -> bool:
+    def _fits_launch(self, rows: list[Sequence], is_cached: bool) -> bool:
         """Whether these rows may share one prefill: alike in kind, within the token and crop budgets."""
-        tokens = len(rows) * max(sequence.num_prefill_positions for sequence in rows)  # with padding
+        lengths = [s.num_prefill_positions - (s.prefix if is_cached else 0) for s in rows]
+        tokens = len(rows) * max(lengths)  # with padding
         images = {id(sequence.pixels): sequence.pixels for sequence in rows if sequence.pixels is not None}
-        crops = sum(map(len, images.values()))
+        crops = 0 if is_cached else sum(map(len, images.values()))
         is_alike = len({sequence.has_image for sequence in rows}) == 1
         return is_alike and tokens <= self.config.prefill_token_budget and crops <= self.crop_budget
 

@@ -161,7 +161,7 @@ def check(device_name: str, *, num_tokens: int, num_rounds: int, model: Path = M
     """Run the workload and return everything measured, as plain JSON values."""
     steps = Steps()
     device = open_device(device_name)
-    config = EngineConfig(max_batch_size=max(ROWS))
+    config = EngineConfig(max_batch_size=max(ROWS), max_cached_images=0)
     is_threaded = device.name != "deferred"
     reports: list[Report] = []
     is_equal = True

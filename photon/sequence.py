@@ -11,6 +11,7 @@ from typing import Any
 
 from photon.errors import InvalidRequestError
 from photon.model.config import TokenizerConfig
+from photon.prefix_cache import PrefixKey
 from photon.skills.base import Skill, TextEncoder, Token
 
 SkillFactory = Callable[["SamplingParams", TextEncoder, TokenizerConfig], Skill]
@@ -150,6 +151,12 @@ class Sequence:
         self.pixels: Any = None
         """Crops, uint8 (N, S, S, 3), kept until release because a preempted sequence needs them again."""
         self.tiling: tuple[int, int] | None = None
+        self.image_key: bytes | None = None
+        """Content hash of the image; None = no image, or one that is not cached."""
+        self.num_cached = 0
+        """KV positions that its last prefill took from the prefix cache: all of the prefix, or none."""
+        self.tail_page = 0
+        """Then, the page that holds the prefix's last positions, if they do not fill one."""
         self.adapter_id: int | None = None
         self.tokens: list[Token] = []
         """Committed tokens, the end token left out."""
@@ -179,6 +186,16 @@ class Sequence:
     @property
     def has_image(self) -> bool:
         return self.tiling is not None
+
+    @property
+    def prefix_key(self) -> PrefixKey | None:
+        """What the keys and values of its image prefix depend on; None where they are not cached."""
+        return None if self.image_key is None else (self.image_key, self.adapter_id)
+
+    @property
+    def computes_image(self) -> bool:
+        """Its last prefill runs the vision encoder."""
+        return self.has_image and not self.num_cached
 
     @property
     def prefill_tokens(self) -> list[Token]:

@@ -61,6 +61,7 @@ class SlotShapes:
                 Field("batch_idx", (rows,), "int64"),
                 Field("position", (rows,), "int64"),
                 Field("last_index", (rows,), "int64"),
+                Field("tail_page", (rows,), "int64"),
                 Field("lora_slot", (rows,), "int64"),
                 Field("image_row", (rows,), "int64"),
                 Field("page_table", (rows, self.pages_per_row), "int64"),

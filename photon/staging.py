@@ -60,6 +60,7 @@ def stage_prefill(slot: DecodeSlot, step: Step) -> int:
         xs[row, : len(tokens)] = [token.x for token in tokens]
         ys[row, : len(tokens)] = [token.y for token in tokens]
         block.last_index[row] = step.rows[row].prefix + len(tokens) - 1
+        block.tail_page[row] = step.rows[row].tail_page
     return length
 
 

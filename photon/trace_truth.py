@@ -185,7 +185,7 @@ def check(device_name: str, *, num_tokens: int, num_rounds: int, model: Path) ->
     device: Device = MeteredCpuDevice() if device_name == "cpu" else open_device(device_name)
     load = [os.getloadavg()[0]]
     batches: dict[str, Any] = {}
-    config = EngineConfig(max_batch_size=max(ROWS))
+    config = EngineConfig(max_batch_size=max(ROWS), max_cached_images=0)
     with Engine(load_model(model), device, config, observers=[listener], threaded=False) as engine:
         for rows in ROWS:
             play(engine, rows, num_tokens, is_threaded=False)  # warm-up

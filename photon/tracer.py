@@ -144,7 +144,7 @@ def device_spans(commit: Commit, time_ns: Callable[[Event], int]) -> list[Span]:
     uploaded, forward_done = time_ns(slot.uploaded), time_ns(slot.forward_done)
     spans = [Span("compute", "h2d", time_ns(slot.started), uploaded, *tail)]
     started = uploaded
-    if commit.step.kind == "prefill" and commit.step.rows[0].has_image:
+    if commit.step.kind == "prefill" and commit.step.rows[0].computes_image:
         started = time_ns(slot.vision_done)
         spans.append(Span("compute", "vision", uploaded, started, *tail))
     spans.append(Span("compute", forward, started, forward_done, *tail))

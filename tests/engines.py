@@ -225,16 +225,17 @@ BASELINE = (
     "schedulable",
     "resident",
     "zombies",
-    "free_pages",
     "free_lora_slots",
     "in_flight_steps",
 )
 
 
 def counters(engine: Engine) -> dict[str, int]:
-    """Everything that must be as at the start when the engine is idle."""
+    """Everything that must be as at the start when the engine is idle; cached pages are to be had."""
     stats = engine.stats()
+    assert stats["cached_pages"] >= stats["cached_images"]
     tables = {"handles": len(engine._roster), "rows": engine._residency.capacity().rows}
+    tables["pages"] = stats["free_pages"] + stats["cached_pages"]
     return {name: stats[name] for name in (*BASELINE, "in_flight_steps")} | tables
 
 

@@ -290,7 +290,6 @@ def tables(engine: Engine) -> dict[str, int]:
     return counters(engine) | {
         "adapters": len(engine._admission.adapter_ids),
         "holders": len(engine._residency.lora._holders),
-        "owned": len(engine._residency.pool._owned),
         "zombies": len(roster.zombies),
         "inbox": engine._worker.num_pending,
     }

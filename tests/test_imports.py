@@ -16,6 +16,7 @@ TORCH_FREE = (
     "photon.scheduler",
     "photon.sequence",
     "photon.pages",
+    "photon.prefix_cache",
     "photon.observe",
     "photon.config",
     "photon.errors",

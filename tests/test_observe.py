@@ -204,11 +204,31 @@ def test_each_request_has_its_marks_in_order(recording: Recording) -> None:
     instants = {record.step_id: record.time_ns for record in recording.steps}
     assert len(lives) == len(requests())
     for marks in lives.values():
-        assert list(marks) == ["arrival", "admitted", "first_token", "finish", "release"]
+        assert [name for name in marks if name != "prefix_hit"] == [
+            "arrival",
+            "admitted",
+            "first_token",
+            "finish",
+            "release",
+        ]
         times = [mark.time_ns for mark in marks.values()]
         assert times == sorted(times)
         for name in ("first_token", "finish"):
             assert marks[name].time_ns == instants[marks[name].step_id]
+
+
+def test_a_prefill_without_a_vision_span_has_a_prefix_hit_or_no_image(recording: Recording) -> None:
+    images = [request.image is not None for request in requests()]
+    hits = {mark.request_id: mark.step_id for mark in recording.marks if mark.name == "prefix_hit"}
+    assert 0 < len(hits) < len(requests())
+    ids = sorted(mark.request_id for mark in recording.marks if mark.name == "arrival")
+    has_image = dict(zip(ids, images, strict=True))
+    for step in recording.steps:
+        if step.kind == "prefill":
+            seen = ("compute", "vision") in recording.of_step()[step.step_id]
+            for row in step.rows:
+                assert seen == (has_image[row.request_id] and row.request_id not in hits)
+                assert hits.get(row.request_id, step.step_id) == step.step_id
 
 
 def test_a_grammar_that_fails_takes_no_token() -> None:
@@ -321,6 +341,9 @@ def test_a_step_owns_its_host_blocks_from_launch_to_commit(depth: int) -> None:
 # I13 -----------------------------------------------------------------------------------------------------
 
 
+FORWARDS = ("prefill", "prefill_cached", "decode")
+
+
 class Waits(DeferredDevice):
     """Remembers whenever the host waits: for what, and which forwards were enqueued and had not run."""
 
@@ -330,7 +353,7 @@ class Waits(DeferredDevice):
 
     def run_until(self, targets: list[Any]) -> None:
         queued = [value.program for kind, value in self._streams[0].queue if kind == "work"]
-        self.log.append((targets, [program for program in queued if program in ("prefill", "decode")]))
+        self.log.append((targets, [program for program in queued if program in FORWARDS]))
         super().run_until(targets)
 
 

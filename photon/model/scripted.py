@@ -98,6 +98,10 @@ class ScriptedRunner:
             last = at + int(np.argmin(np.append(np.isin(ids[at + 1 :], self._template_end), False)))
             self._ends[batch_idx] = prefix + last + int(ids[at]) - FIRST_LENGTH - 1
 
+    def prefill_cached(self, slot: int, rows: int, length: int, pages: int, has_lora: bool) -> None:
+        """As `prefill`: there is nothing to copy."""
+        self.prefill(slot, rows, length, True, has_lora)
+
     @property
     def _template_end(self) -> list[int]:
         """What a template puts behind the prompt."""
