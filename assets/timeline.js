@@ -131,6 +131,7 @@
 
     select(what) { // {type: step | span | bubble | request | range, ...}, a step's number, or null
       if (["number", "string"].includes(typeof what)) what = { type: "step", step: Number(what) };
+      const { view } = this;
       Object.assign(this, { selected: what, marked: null, marking: false });
       if (what) {
         this.following = false;
@@ -138,6 +139,7 @@
         this.reveal();
       }
       this.panel.show();
+      if (this.view === view && this.draws) this.overlay.draw(this); // at once: the plot under it stays as it is
       this.redraw();
     }
 

@@ -84,7 +84,7 @@
       for (const key of parts.DEVICE_LANES) {
         const lane = t.store.lanes.get(key);
         for (let i = lane.firstAfter(t.view[0]); i < lane.size && lane.start[i] < t.view[1] && n < MAX_RIDERS; i++) {
-          if (!t.store.rows.get(lane.step[i])?.some((row) => row.request === id)) continue;
+          if (!t.store.rows.get(lane.step[i])?.includes(id)) continue;
           n++;
           yield this.box({ lane: key, start: lane.start[i], end: lane.end[i] }, "pt-same");
         }

@@ -145,7 +145,7 @@
       const riders = this.store.rows.get(lane.step[i]);
       if (!riders || lane.end[i] - lane.start[i] < 6 * this.px) return false;
       const height = (row.bottom - row.top) / riders.length;
-      riders.forEach((rider, k) => this.paths.add(this.requestColour(rider.request), 1, lane.start[i], lane.end[i],
+      riders.forEach((rider, k) => this.paths.add(this.requestColour(rider), 1, lane.start[i], lane.end[i],
         row.top + k * height, row.top + (k + 1) * height));
       return true;
     }

@@ -155,7 +155,7 @@
       for (let i = 0; i < rows.time.length; i++) {
         const step = rows.step[i], id = rows.request[i], r = this.requests.get(id);
         if (!this.rows.has(step)) this.rows.set(step, []);
-        this.rows.get(step).push({ request: id, isZombie: Boolean(rows.flags[i] & ZOMBIE) });
+        this.rows.get(step).push(id);
         if (this.rows.size > MAX_STEP_ROWS) this.rows.delete(this.rows.keys().next().value);
         if (r && rows.flags[i] & DELIVERED) addToken(r, rows.t0 + rows.time[i]);
         if (r && rows.flags[i] & ZOMBIE) r.zombieRows++;

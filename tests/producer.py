@@ -93,7 +93,6 @@ class Feed:
     def _run(self) -> None:
         while not self.stop.wait(0.05):
             if not self.pause.is_set():
-                self.end = run(
-                    self.recorder, self.next_step, time.perf_counter_ns(), depth=1 + self.next_step % 2
-                )
+                start = max(time.perf_counter_ns(), self.end + MS)
+                self.end = run(self.recorder, self.next_step, start, depth=1)
                 self.next_step += 50

@@ -226,6 +226,9 @@ def test_the_page_shows_the_figures_of_the_python_side(page: Any, feed: Feed) ->
     expected = summary(trace)
     assert set(shown) <= set(expected)
     assert shown == {key: pytest.approx(expected[key], rel=1e-9) for key in shown}
+    assert page.locator("[data-key=sync_leaks]").is_visible()
+    bars = "document.querySelector('.pt-spark path').getAttribute('d').split('Z').length"
+    page.wait_for_function(f"{bars} > 2")  # a second or more of the past
     gaps = value(page, "bubbles(...a)", [str(start), str(end)])
     found = bubbles(trace)
     base = int(value(page, "base"))
