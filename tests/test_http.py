@@ -46,7 +46,7 @@ def idle() -> Iterator[Server]:
     config = EngineConfig(max_waiting=2)
     with (
         Engine(engines.tiny_model(), device, config, observers=[meter], threaded=False) as engine,
-        serving(engine, meter, max_open=4, max_image_bytes=2**20) as running,
+        serving(engine, meter, max_open=4, max_image_bytes=2**20, max_open_bytes=3 * 2**20 - 2) as running,
     ):
         yield running
 
@@ -200,6 +200,7 @@ def test_sixty_four_at_once_get_their_own_answers(quick: Server) -> None:
         ("query", {"question": "x", "image_url": IMAGE, "spatial_refs": [[0.5]]}, "2 or 4 numbers"),
         ("query", {"question": "x", "image_url": IMAGE, "spatial_refs": [[0.5, "a"]]}, "spatial_refs"),
         ("query", {"question": "word " * 3000}, "shorten"),
+        ("query", {"question": "x" * 2**20}, "1048576 characters.*shorten"),
         ("caption", {}, "'image_url' is missing"),
         ("caption", {"image_url": None}, "'image_url' is wrong"),
         ("caption", {"image_url": IMAGE, "length": "endless"}, "endless"),
@@ -272,6 +273,22 @@ def test_a_huge_body_is_refused(idle: Server, has_length: bool) -> None:
     response = idle.http.post("/v1/query", content=content, headers={"Content-Type": "application/json"})
     assert response.status_code == 413
     assert "too_large" in sentence(response)
+
+
+@pytest.mark.parametrize("has_length", [True, False])
+def test_bodies_too_large_together_are_told_to_come_back(idle: Server, has_length: bool) -> None:
+    body = b" " * 2**20
+    head = "POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", idle.port)) as slow:
+        slow.sendall(f"{head}Content-Length: {2**21}\r\n\r\n".encode() + b" " * (2**21 - 1))
+
+        def ask() -> httpx.Response:
+            content = body if has_length else iter([body])
+            return idle.http.post("/v1/query", content=content, headers={"Content-Type": "application/json"})
+
+        wait_until(lambda: ask().status_code == 429)
+        assert "too large together" in sentence(ask())
+    wait_until(lambda: ask().status_code == 400)
 
 
 def test_one_request_too_many_is_told_to_come_back(idle: Server) -> None:

@@ -20,12 +20,14 @@ class ApiConfig:
         api_key: what callers of /v1 must send; None lets everybody in. Never printed.
         max_image_bytes: of one encoded image.
         max_open: requests to /v1 between their first byte and their last; one more is told to come back.
+        max_open_bytes: of the bodies of all of them; what would be more is told to come back.
     """
 
     now_s: Callable[[], float]
     api_key: str | None = field(default=None, repr=False)
     max_image_bytes: int = 32 * MIB
     max_open: int = 128
+    max_open_bytes: int = 512 * MIB
 
     @property
     def max_body_bytes(self) -> int:
