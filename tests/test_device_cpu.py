@@ -240,3 +240,8 @@ def test_a_metered_device_tells_working_from_waiting(fifo: Path) -> None:
     assert waited < device.time_ns(events[1]) - device.time_ns(events[0])
     assert waited < 20_000_000 <= worked
     device.close()
+
+
+def test_no_thread_is_too_few() -> None:
+    with pytest.raises(DeviceError, match="cannot run on 0 threads"):
+        CpuDevice(num_threads=0)
