@@ -63,11 +63,7 @@ def parse_flags(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "cache or downloaded once; without it, the small embedded model",
     )
     add("--tokenizer", default=None, help="tokenizer.json or its folder; without it, beside the weights")
-    add(
-        "--device",
-        default="auto",
-        help="cpu, cuda, cuda:N, deferred, or auto (the default): cuda where there is one",
-    )
+    add("--device", default="auto", help="cpu, cuda, cuda:N, deferred, or auto: cuda where there is one")
     add(
         "--dtype",
         choices=("auto", "bfloat16", "float32", "float16"),
@@ -75,25 +71,11 @@ def parse_flags(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help="of weights and KV cache; auto (the default): bfloat16 on CUDA, float32 on a CPU",
     )
     add("--threads", type=int, default=1, help="torch threads of the cpu device; more for a large model")
-    add(
-        "--depth",
-        type=int,
-        choices=(1, 2),
-        default=2,
-        help="steps in flight: 1 blocking, 2 pipelined (the default)",
-    )
+    add("--depth", type=int, choices=(1, 2), default=2, help="steps in flight: 1 blocking, 2 pipelined")
     add("--max-batch-size", type=int, default=8, help="rows of one decode step, 1 to 32; 8 without it")
-    add(
-        "--host",
-        default="127.0.0.1",
-        help="address to listen on: 127.0.0.1, or 0.0.0.0 to let other machines in",
-    )
+    add("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 lets other machines in")
     add("--port", type=int, default=None, help="port to listen on; without it, the first free from 7860")
-    add(
-        "--api-key",
-        default=None,
-        help="key that programs must send to /v1, or @FILE that holds it; without it they need none",
-    )
+    add("--api-key", default=None, help="key that programs must send to /v1, or @FILE that holds it")
     add("--root-path", default=None, help="path under which a proxy serves this page, for example /vlm")
     return parser.parse_args(argv)
 
