@@ -139,6 +139,8 @@ class CpuDevice:
     def __init__(self, *, num_threads: int = 1, is_metered: bool = False) -> None:
         if sys.platform == "win32":
             raise DeviceError("The cpu device needs Linux or macOS; on Windows run it inside WSL.")
+        if num_threads < 1:
+            raise DeviceError(f"The cpu device cannot run on {num_threads} threads; give it one or more.")
         self._num_threads, self._is_metered = num_threads, is_metered
         self._num_timing_events = 0
         self._link = WorkerLink()
