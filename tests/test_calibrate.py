@@ -8,6 +8,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from test_simulated import Records
 
 from photon import calibrate
 from photon.calibrate import fit
@@ -15,7 +16,6 @@ from photon.device.cost import CostModel, preset
 from photon.errors import InvalidRequestError
 from photon.observe import Span
 from photon.simulation import Scenario, compare, simulate
-from tests.test_simulated import Records
 from tracing.chrome import from_chrome, to_chrome
 from tracing.recorder import Recorder
 

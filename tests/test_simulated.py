@@ -8,6 +8,7 @@ import itertools
 from collections import Counter
 from dataclasses import replace
 
+import engines
 import pytest
 
 from photon import open_device
@@ -17,7 +18,6 @@ from photon.device.simulated import SimulatedDevice
 from photon.errors import DeviceError
 from photon.observe import Mark, Span, StepRecord
 from photon.simulation import Scenario, simulate
-from tests import engines
 from tracing.metrics import bubble_percent, device_busy_percent, host_hidden_percent, pipeline_depth
 from tracing.recorder import Recorder
 

@@ -88,6 +88,8 @@ class CostModel:
             case "prefill", (_, rows, length, has_image, *_):
                 positions = rows * (length + (IMAGE_POSITIONS if has_image else 1))
                 return max(self.forward.ns(rows), round(positions * self.prefill_token_ms * 1e6))
+            case "prefill_cached", (_, rows, length, *_):
+                return max(self.forward.ns(rows), round(rows * length * self.prefill_token_ms * 1e6))
             case "vision", (_, _, num_crops):
                 return round(num_crops * self.crop_ms * 1e6)
             case "sample", (_, rows, *_):
@@ -149,7 +151,7 @@ def published(
     return CostModel(
         gpu.name,
         "published",
-        "step times: moondream.ai, 4 June 2026; prefill and the division of host time: derived",
+        "step times from moondream.ai, 4 June 2026; prefill and the division of host time derived",
         forward=forward,
         sample=sample,
         upload_ms=upload_ms,
@@ -171,7 +173,7 @@ def derived(gpu: Gpu) -> CostModel:
         gpu.name,
         "derived",
         f"{KERNELS_MS:g} ms + ({WEIGHT_GB:g} GB + rows x {KV_GB:.3f} GB) / {gpu.bandwidth_gb_s:,.0f} GB/s; "
-        "host, sampling: means of the published machines",
+        "host and sampling are means of the published machines",
         forward=Curve(KERNELS_MS + WEIGHT_GB * per_gb, KV_GB * per_gb),
         sample=Curve(0.2),
         upload_ms=0.035,
@@ -211,7 +213,7 @@ def custom(
         PRESETS["h200"],
         name="custom",
         label="custom",
-        source="step times: given; prefill and vision: as on H200",
+        source="step times given; prefill and vision as on H200",
         forward=Curve(forward_ms, row_ms),
         sample=Curve(sample_ms),
         host=host_phases(host_ms, host_row_ms),
