@@ -125,6 +125,20 @@ def test_no_connection_is_one_sentence_and_no_retry(tmp_path: Path) -> None:
     assert stderr == ""
 
 
+def test_the_app_says_it_and_ends(tmp_path: Path) -> None:
+    app = Path(__file__).resolve().parents[1] / "app.py"
+    done = subprocess.run(
+        [sys.executable, str(app), "--model", "moondream2"],
+        env={**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("app.py: vikhyatk/moondream2 is not in the Hugging Face cache and HF_HUB")
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_hub_that_fails_is_asked_once(server: tuple[type[Hub], str], tmp_path: Path) -> None:
     hub, url = server
     hub.is_down = True
