@@ -184,6 +184,8 @@ def build(engine: Engine, sources: Sources, lab: Lab) -> gr.Blocks:
                 playground = Playground(engine, read_examples(ASSETS / "examples.json"), SHOW_RUN_JS)
             with gr.Tab("Compare"):
                 comparison(lab, sources)
+            with gr.Tab("What-if") as tab:
+                what_if(tab)
             with gr.Tab("Traces"):
                 TracesTab(sources)
             with gr.Tab("About"):
@@ -207,6 +209,21 @@ def comparison(lab: Lab, sources: Sources) -> None:
     panel = LabPanel(lab, presets(ASSETS / "samples" / "hearts_on_paper.png", "green heart"))
     view = ComparisonView(sources)
     panel.wire(partial(run_trace, recorder), view.show, view.empty, view.outputs)
+
+
+def what_if(tab: gr.Tab) -> None:
+    """The What-if tab: photon simulates, tracing draws."""
+    from photon.ui.whatif import WhatIf
+    from tracing.recorder import Recorder
+    from tracing.timeline import timelines
+    from tracing.ui.compare import as_json, plot
+
+    WhatIf(
+        tab,
+        watch=lambda facts: Recorder(info=lambda: facts),
+        draw=lambda panels: as_json(timelines(panels)),
+        plot=plot,
+    )
 
 
 def launch(demo: gr.Blocks, sources: Sources, api: Sequence[BaseRoute] = (), **where: Any) -> None:

@@ -64,7 +64,8 @@ const draw = async () => {
   if (!text) return void (window.photonPlotly?.purge(box), box.replaceChildren());
   const {data, layout} = tint(JSON.parse(text));
   layout.width = width();
-  await window.photonPlotly.react(box, data, layout, {displaylogo: false});
+  // A plot of its own each time: react leaves shapes behind that a new figure does not have.
+  await window.photonPlotly.newPlot(box, data, layout, {displaylogo: false});
 };
 watch('value', draw);
 // Plotly's own responsive mode forgets the height. A narrow window scrolls.
