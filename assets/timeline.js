@@ -2,7 +2,7 @@
 /* The live timeline: a column store fed by server-sent events, drawn with plotly.js.
 
    stream -> Store (lanes of typed columns, requests) -> Picture (rectangles of the view) -> one path per colour
-   -> Plotly.react;  Overlay (labels, selection), Overview, figures and Panel around it.
+   over Plotly's axes;  Overlay (labels, selection), Overview, figures and Panel around it.
 
    Here: the view, the selection, when to draw, and who listens to what. Times are nanoseconds after the stream's base;
    milliseconds appear only in the figure. How the page calls it: tracing/ui/live.py. */
@@ -21,7 +21,7 @@
         options: { host: true, device: true, copy: true, requests: true, arrows: false, bubbles: true, zombies: true, colour: "kind" } });
       root.innerHTML = controls.html(config, Object.keys(WINDOWS));
       const find = (name) => root.querySelector(`.pt-${name}`);
-      Object.assign(this, { plot: find("plot"), frame: find("frame"), tip: find("tip"), status: find("status"), empty: find("empty"), banner: find("banner") });
+      Object.assign(this, { plot: find("plot"), frame: find("frame"), tip: find("tip"), status: find("status"), rects: find("rects"), empty: find("empty"), banner: find("banner") });
       this.overlay = new parts.Overlay(find("over"));
       this.overview = new parts.Overview(find("overview"), this);
       this.panel = new parts.Panel(find("panel"), this);
@@ -90,7 +90,7 @@
 
     follow() { Object.assign(this, { following: true, pinned: null, origin: 0, lanesShown: new Map() }); this.redraw(); }
 
-    pause() { this.following = false; this.pinned = null; this.redraw(); }
+    pause() { this.following = false; this.pinned = null; this.lanesShown.clear(); this.redraw(); }
 
     followed() { // the view while following
       const end = this.store.latest, length = WINDOWS[this.window], run = length ? null : this.figures.lastRun();
@@ -214,9 +214,7 @@
         const layout = this.picture();
         const data = [{ x: [layout.xaxis.range[0]], y: [0], mode: "markers", opacity: 0, hoverinfo: "skip" }]; // plotly draws a subplot only for a trace
         await this.P.react(this.plot, data, layout, { displayModeBar: false, scrollZoom: true, doubleClick: false, responsive: false });
-        for (const path of this.plot.querySelectorAll(".shapelayer [data-index]")) { // plotly.js 4.1 leaves those behind
-          if (Number(path.dataset.index) >= layout.shapes.length) path.remove();
-        }
+        this.placeRectangles();
         if (!this.draws++) this.listenToPlot();
         this.overlay.draw(this);
         this.overview.draw();
@@ -244,14 +242,23 @@
     }
 
     picture() { // -> the plotly layout of the view
-      const { store, figures, options, dark, origin, view } = this, margin = this.following ? 0 : 0.4 * (view[1] - view[0]); // there to be dragged into sight
+      const { store, figures, options, dark, view, origin } = this, margin = this.following ? 0 : 0.4 * (view[1] - view[0]); // there to be dragged into sight
       const plan = parts.arrange(this.config, store, options, this.device, this.requestLanes());
       const width = this.frame.clientWidth, left = parts.leftOf(plan.rows), px = (view[1] - view[0]) / Math.max(width - left - RIGHT, 100);
-      const picture = new parts.Picture({ store, figures, options, dark, origin, view, margin, px });
-      const shapes = picture.draw(plan.rows);
-      Object.assign(this, { rows: plan.rows, drawn: picture.paths.count, labels: picture.labels });
-      return parts.layoutOf(plan, { shapes, width, left, dark, maxRows: store.maxRows, labelled: store.spans > 0,
+      const picture = new parts.Picture({ store, figures, options, dark, view, margin, px }), html = picture.draw(plan.rows);
+      Object.assign(this, { rows: plan.rows, drawn: picture.paths.count, labels: picture.labels, rectangles: { html, start: view[0], px } });
+      return parts.layoutOf(plan, { width, left, dark, maxRows: store.maxRows, labelled: store.spans > 0,
         view: view.map((t) => (t - origin) / MS) });
+    }
+
+    placeRectangles() {
+      const { xaxis, yaxis } = this.plot._fullLayout;
+      this.rects.innerHTML = `<svg x="${xaxis._offset}" y="${yaxis._offset}" width="${xaxis._length}" height="${yaxis._length}"><g>${this.rectangles.html}</g></svg>`;
+    }
+
+    shift([a, b]) { // shows the rectangles in another view until they are drawn for it
+      const { start, px } = this.rectangles, scale = this.plot._fullLayout.xaxis._length / (b - a);
+      this.rects.querySelector("g").setAttribute("transform", `translate(${(start - a) * scale}) scale(${px * scale} 1)`);
     }
 
     // -- numbers and state around it

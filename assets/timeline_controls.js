@@ -28,7 +28,7 @@
         <label class="pt-checks">colour by <select data-option="colour"><option>kind</option><option>request</option><option>slot</option></select></label>
         <span class="pt-legend">${legend}</span></div>
       <dl class="pt-keys" hidden>${keys}</dl>
-      <div class="pt-frame"><div class="pt-plot" role="img" aria-label="timeline of the engine's steps"></div><svg class="pt-over" aria-hidden="true"></svg>
+      <div class="pt-frame"><div class="pt-plot" role="img" aria-label="timeline of the engine's steps"></div><svg class="pt-rects" aria-hidden="true"></svg><svg class="pt-over" aria-hidden="true"></svg>
         <div class="pt-empty">No steps yet. Press Run, and the steps appear here as they happen.</div></div>
       <div class="pt-overview"></div>
       <div class="pt-help"><span>click a span, a bubble or a request · drag to move, wheel to zoom, shift-drag to mark, double-click for live · <kbd>?</kbd> keys</span>

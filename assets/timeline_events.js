@@ -39,7 +39,12 @@
 
     listenToPlot() {
       const read = (event) => event["xaxis.range[0]"] !== undefined && [0, 1].map((i) => event[`xaxis.range[${i}]`] * MS + this.origin);
-      this.plot.on("plotly_relayouting", () => { this.dragging = true; this.frame.classList.add("pt-moving"); });
+      this.plot.on("plotly_relayouting", (event) => {
+        this.dragging = true;
+        this.frame.classList.add("pt-moving");
+        const view = read(event);
+        if (view) this.shift(view);
+      });
       this.plot.on("plotly_relayout", (event) => {
         this.dragging = false;
         this.frame.classList.remove("pt-moving");

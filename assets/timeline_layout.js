@@ -39,7 +39,7 @@
   }
 
   /* The plotly layout of rows arranged so; `view` in ms. */
-  function layoutOf({ rows, height }, { shapes, view, width, left, dark, maxRows, labelled }) {
+  function layoutOf({ rows, height }, { view, width, left, dark, maxRows, labelled }) {
     const ink = dark ? "#aab4c6" : "#4b5563", grid = dark ? "#2c313d" : "#e9ecf1";
     const counter = rows.find((r) => r.key === "counter"), ticks = rows.filter((r) => r.key !== "counter");
     const tickvals = ticks.map((r) => (r.top + r.bottom) / 2), ticktext = ticks.map((r) => r.title);
@@ -47,7 +47,7 @@
     return {
       height: height + TOP + BOTTOM, width, margin: { l: left, r: RIGHT, t: TOP, b: BOTTOM },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, hovermode: false, dragmode: "pan",
-      uirevision: "photon", shapes,
+      uirevision: "photon",
       font: { family: "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace", size: 11, color: ink },
       xaxis: { range: view, gridcolor: grid, zeroline: false, ticksuffix: " ms", tickformat: ",.6~f", nticks: Math.max(3, Math.round((width - left) / 130)),
         autorange: false, showticklabels: labelled },

@@ -3,16 +3,16 @@
 
    The cost depends on the rectangles on the screen, not on the spans held: the view is cut out by binary search,
    spans narrower than a pixel are gathered in cells of three pixels whose opacity tells how full they are, and all
-   rectangles of a colour are one `layout.shapes` path. */
+   rectangles of a colour are one SVG path, in pixels: plotly.js would parse every number of a shape's path again. */
 (() => {
-  const parts = window.photonTimelineParts, { Lane, MS } = parts;
+  const parts = window.photonTimelineParts, { Lane } = parts;
   const CELL_PX = 3, LABEL_PX = 6.4;
   const BUCKETS = [0.34, 0.66, 1]; // opacity of a cell that is < 50 %, < 85 %, more than 85 % full
   const SLOTS = [["#2069b8", "#4792e6"], ["#c2571a", "#f0894a"]];
   const REQUESTS = [["#2f6fc4", "#5b9bf0"], ["#d0661f", "#f0914f"], ["#2c9a6a", "#4cc791"], ["#a14cb8", "#c583da"], ["#b08a00", "#dcb842"],
     ["#c33f6b", "#ee7aa0"], ["#1f97a8", "#4fc6d6"], ["#6a62d0", "#9a93f2"], ["#6f8f1f", "#a6c653"], ["#8d6048", "#c39a82"]];
 
-  class Paths { // collects rectangles per (colour, opacity); each becomes one shape
+  class Paths { // collects rectangles per (colour, opacity); each becomes one path
     constructor(toX) { this.toX = toX; this.parts = new Map(); this.count = 0; }
 
     part(colour, opacity) {
@@ -24,17 +24,14 @@
 
     add(colour, opacity, start, end, top, bottom) {
       const x = this.toX(start);
-      this.part(colour, opacity).push(`M${x},${top.toFixed(1)}H${this.toX(end)}V${bottom.toFixed(1)}H${x}Z`);
+      this.part(colour, opacity).push(`M${x} ${top.toFixed(1)}H${this.toX(end)}V${bottom.toFixed(1)}H${x}Z`);
     }
 
     polygon(colour, opacity, points) {
       this.part(colour, opacity).push(`M${points.map(([t, y]) => `${this.toX(t)},${y.toFixed(1)}`).join("L")}Z`);
     }
 
-    shapes() {
-      return [...this.parts.values()].map((p) => ({ type: "path", path: p.pieces.join(""), xref: "x", yref: "y",
-        fillcolor: p.colour, opacity: p.opacity, line: { width: 0 }, layer: "between" }));
-    }
+    html() { return [...this.parts.values()].map((p) => `<path fill="${p.colour}" opacity="${p.opacity}" d="${p.pieces.join("")}"/>`).join(""); }
   }
 
   const bucket = (share) => BUCKETS[share < 0.5 ? 0 : share < 0.85 ? 1 : 2];
@@ -76,20 +73,20 @@
 
   class Picture {
     /* from..to is drawn, left..right of it is on the screen; px is a pixel in ns. */
-    constructor({ store, figures, options, dark, origin, view, margin, px }) {
-      const [left, right] = view, digits = Math.min(Math.max(Math.ceil(-Math.log10(px / MS)) + 2, 0), 6);
+    constructor({ store, figures, options, dark, view, margin, px }) {
+      const [left, right] = view;
       Object.assign(this, { store, figures, options, dark, px, left, right, from: left - margin, to: right + margin,
-        paths: new Paths((t) => ((t - origin) / MS).toFixed(digits)), labels: [] });
+        paths: new Paths((t) => ((t - left) / px).toFixed(1)), labels: [] });
     }
 
-    draw(rows) { // -> shapes; `labels` says what is written on them
+    draw(rows) { // -> SVG, x = 0 at the left of the view; `labels` says what is written on it
       for (const row of rows) {
         if (row.key === "bubbles") this.drawBubbles(row, rows);
         else if (row.key === "counter") this.drawCounter(row);
         else if (!row.key.startsWith("request ")) this.drawLane(row);
       }
       this.drawRequests(new Map(rows.filter((row) => row.key.startsWith("request ")).map((row) => [row.key, row])));
-      return this.paths.shapes();
+      return this.paths.html();
     }
 
     colour(category) { return this.store.config.categories[category][this.dark ? 2 : 1]; }
