@@ -207,8 +207,7 @@ def comparison(lab: Lab, sources: Sources) -> None:
     recorder = Recorder(info=lab.facts)
     lab.observers.append(recorder)
     panel = LabPanel(lab, presets(ASSETS / "samples" / "hearts_on_paper.png", "green heart"))
-    view = ComparisonView(sources)
-    panel.wire(partial(run_trace, recorder), view.show, view.empty, view.outputs)
+    panel.wire(partial(run_trace, recorder), ComparisonView(sources))
 
 
 def what_if(tab: gr.Tab) -> None:

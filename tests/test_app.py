@@ -38,6 +38,7 @@ pytestmark = [
 ]
 
 ENDPOINTS = {
+    "/compare": ["image", "task", "prompt", "workload", "a", "b"],
     "/query": ["image", "question", "settings"],
     "/caption": ["image", "length", "settings"],
     "/point": ["image", "object", "settings"],
@@ -124,6 +125,31 @@ def test_exactly_the_documented_endpoints_are_public(server: Server) -> None:
         for name, info in api["named_endpoints"].items()
     }
     assert (named, api["unnamed_endpoints"]) == (ENDPOINTS, {})
+
+
+def test_programs_compare_two_settings(server: Server, picture: Path) -> None:
+    short = {"copies": 2, "tokens": 6, "rounds": 2}
+    result = server.ask("/compare", picture, prompt="dog", workload=short, b={"sync_masks": True})
+    assert result["tokens"]["is_equal"] is True
+    assert (result["a"]["setting"], len(result["gains_percent"])) == ("depth 1", 2)
+    assert result["b"]["info"]["injected"] == "synchronous mask upload"
+    assert result["metrics"]["sync_leaks"]["b"] > 0 == result["metrics"]["sync_leaks"]["a"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"workload": {"copies": 99}}, "from 1 to 32"),
+        ({"a": {"deepness": 2}}, "no field 'deepness'"),
+        ({"b": {"depth": "x"}}, "Side B: depth is 'x'"),
+        ({"workload": 3}, "must be an object"),
+    ],
+)
+def test_a_wrong_comparison_is_one_sentence(
+    server: Server, picture: Path, wrong: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(AppError, match=words):
+        server.ask("/compare", picture, prompt="dog", **wrong)
 
 
 @pytest.mark.parametrize("endpoint", ["/point", "/detect"])

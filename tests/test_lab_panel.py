@@ -49,8 +49,18 @@ class Page:
         with gr.Blocks(analytics_enabled=False):
             self.out = gr.HTML("")
             self.panel = LabPanel(self.lab, presets(Path("picture.png"), "dog"))
-            self.panel.wire(lambda run: run.tokens, self.show, lambda: {self.out: ""}, [self.out])
+            self.panel.wire(lambda run: run.tokens, self)
         self.shown: list[Any] = []
+
+    @property
+    def outputs(self) -> list[Any]:
+        return [self.out]
+
+    def empty(self) -> Updates:
+        return {self.out: ""}
+
+    def document(self, rounds: Any) -> dict[str, Any]:
+        return {"rounds": len(rounds)}
 
     def show(self, rounds: Any) -> Updates:
         self.shown.append(rounds)

@@ -11,6 +11,8 @@ endpoints.py    /query, /caption, /point, /detect
 about.py        model, device, limits, versions
 facts.py        the words on what runs where
 lab_controls.py the Compare tab's workload, knobs and presets, and how they are read
-lab.py          the Compare tab's generator: one workload at two settings
+comparisons.py  one workload at two settings, round by round, one comparison at a time
+lab.py          the Compare tab: components and events
+lab_endpoint.py /compare
 theme.py        colours, fonts and style sheets, all from this machine
 """

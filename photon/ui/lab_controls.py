@@ -53,7 +53,7 @@ class SideValues:
             copies = whole("copies", self.copies, 0) if self.copies.strip() else None
             if copies is not None:
                 Workload(copies=copies)
-            return Setting(int(self.depth), copies, injected)
+            return Setting(whole("depth", self.depth), copies, injected)
         except InvalidRequestError as error:
             raise InvalidRequestError(f"{side}: {error}") from None
 

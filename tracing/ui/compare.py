@@ -24,7 +24,7 @@ from tracing.histograms import histograms
 from tracing.lanes import CATEGORIES
 from tracing.predict import step_times
 from tracing.recorder import Recorder
-from tracing.report import compare, compare_tokens
+from tracing.report import as_document, compare, compare_tokens
 from tracing.timeline import Align, timelines
 from tracing.trace import Trace
 from tracing.ui.compare_html import Side, failure, measured_gain, summary, table
@@ -144,6 +144,20 @@ class ComparisonView:
             self.histograms: as_json(histograms(a.trace, b.trace, (a.title, b.title))),
             self.table: table(report),
         }
+
+    def document(self, rounds: Sequence[Sequence[tuple[str, str, Trace]]]) -> dict[str, Any]:
+        """The same for programs: metrics, steps and tokens of the round that is shown; nothing is held."""
+        pairs = [(runs[0][2], runs[1][2]) for runs in rounds]
+        shown = choose(pairs)
+        sides = {
+            name.lower(): {"setting": words, "info": dict(trace.info)} for name, words, trace in rounds[shown]
+        }
+        gains = [measured_gain(*pair) for pair in pairs]
+        return (
+            {"gain_percent": gains[shown], "gains_percent": gains}
+            | sides
+            | as_document(compare(*pairs[shown]))
+        )
 
     async def show_files(self, *paths: str | None) -> Updates:
         """Compare two files; what is wrong with one is said in one sentence, and nothing else changes."""
