@@ -12,6 +12,7 @@ device's worker process imports this file again without needing a page.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import signal
@@ -52,8 +53,7 @@ SHOW_RUN_JS = """(start, end) => {
 def parse_flags(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """All flags of the app; see --help."""
     parser = argparse.ArgumentParser(
-        prog="app.py",
-        description="Photon Workbench: ask a vision language model about pictures and watch its pipeline.",
+        prog="app.py", description="Photon Workbench: a vision language model and the pipeline it runs in."
     )
     add = parser.add_argument
     add(
@@ -148,10 +148,8 @@ def serve(flags: argparse.Namespace, engine: Engine, recorder: Recorder, api: li
         return 2
     print(banner(engine, flags, port), flush=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
+    with contextlib.closing(lab):
         demo.block_thread()
-    finally:
-        lab.close()
     return 0
 
 
@@ -204,8 +202,7 @@ def comparison(lab: Lab, sources: Sources) -> None:
     from tracing.recorder import Recorder
     from tracing.ui.compare import ComparisonView, run_trace
 
-    recorder = Recorder(info=lab.facts)
-    lab.observers.append(recorder)
+    lab.observers.append(recorder := Recorder(info=lab.facts))
     panel = LabPanel(lab, presets(ASSETS / "samples" / "hearts_on_paper.png", "green heart"))
     panel.wire(partial(run_trace, recorder), ComparisonView(sources))
 
