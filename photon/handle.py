@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -79,6 +80,7 @@ class Handle:
         self.request_id = sequence.request_id
         self._sequence = sequence
         self._cancel = cancel
+        self._line: deque[Sequence] = deque()
         self._deltas: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._done = threading.Event()
         self._result: dict[str, Any] | None = None
@@ -101,6 +103,12 @@ class Handle:
         if self._admitted_ns is None:
             return "queued"
         return "prefill" if self._first_token_ns is None else "decode"
+
+    @property
+    def num_ahead(self) -> int:
+        """Requests that wait for admission before this one; 0 when it does not wait. Takes no lock."""
+        line = self._line.copy()  # in one piece, whatever the engine's thread does to it meanwhile
+        return line.index(self._sequence) if self._sequence in line else 0
 
     @property
     def num_tokens(self) -> int:
@@ -160,6 +168,10 @@ class Handle:
         return delta
 
     # The engine's side ---------------------------------------------------------------------------
+
+    def lined_up(self, line: deque[Sequence]) -> None:
+        """It waits in this line, which the engine goes on changing."""
+        self._line = line
 
     def admitted(self, time_ns: int) -> bool:
         """Prefill was launched; False when it is a second time, after a preemption."""

@@ -72,6 +72,7 @@ class Roster:
     def accept(self, sequence: Sequence, handle: Handle) -> None:
         self._handles[sequence.request_id] = handle
         self.waiting.append(sequence)
+        handle.lined_up(self.waiting)
         self._tracer.mark("arrival", sequence.request_id, -1, handle.arrival_ns)
 
     def hold(self, step: Step) -> None:

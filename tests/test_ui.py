@@ -18,7 +18,6 @@ from photon.errors import InvalidRequestError
 from photon.ui import markup, results
 from photon.ui.ask import MAX_LABELS, TASKS, Ask, check_task, split_labels
 from photon.ui.examples import Example, picked, read_examples
-from photon.ui.exports import as_coco, as_yolo
 from photon.ui.image_input import is_animated, path_of
 from photon.ui.runs import Outcome, Part, submit
 from photon.ui.session import Session
@@ -88,8 +87,12 @@ def test_switching_the_task_replaces_only_a_prompt_nobody_typed() -> None:
 
 
 def test_caption_shows_the_length_instead_of_the_prompt() -> None:
-    prompt, length = prompt_update("caption", "x")
-    assert (prompt["visible"], length["visible"]) == (False, True)
+    prompt, length, refs = prompt_update("caption", "x")
+    assert (prompt["visible"], length["visible"], refs["visible"]) == (False, True, False)
+
+
+def test_references_are_offered_where_the_engine_takes_them() -> None:
+    assert [task for task in TASKS if prompt_update(task, "")[2]["visible"]] == ["query", "point"]
 
 
 # ---- what came out
@@ -146,29 +149,12 @@ def test_metrics_of_several_requests_add_counts_and_keep_the_slowest_time() -> N
     assert (window.start_ns, window.end_ns) == (0, 10)
 
 
-def test_coco_and_yolo_give_back_the_boxes_within_a_pixel() -> None:
-    other = {"x_min": 0.1, "y_min": 0.2, "x_max": 0.3, "y_max": 0.9}
-    parts = [Part(label, [BOX, other], n, "stop", False, metrics()) for n, label in enumerate(("cat", "dog"))]
-    result = results.as_json(outcome("detect", *parts, prompt="cat, dog", size=(640, 480)))
-    coco, (lines, classes) = as_coco(result), as_yolo(result)
-    assert classes.splitlines() == [category["name"] for category in coco["categories"]] == ["cat", "dog"]
-    for item, note, line in zip(result["objects"], coco["annotations"], lines.splitlines(), strict=True):
-        x, y, width, height = note["bbox"]
-        kind, *numbers = line.split()
-        centre_x, centre_y, w, h = map(float, numbers)
-        assert classes.splitlines()[int(kind)] == item["label"]
-        pixels = list(item["pixels"].values())
-        assert [x, y, x + width, y + height] == pytest.approx(pixels, abs=1)
-        corners = (centre_x - w / 2, centre_y - h / 2, centre_x + w / 2, centre_y + h / 2)
-        assert [c * s for c, s in zip(corners, (640, 480, 640, 480), strict=True)] == pytest.approx(
-            pixels, abs=1
-        )
-
-
 def test_the_python_call_repeats_task_prompt_and_settings() -> None:
-    ask = Ask("detect", Image.new("RGB", (1, 1)), "it's", settings={"max_objects": 2})
+    ask = Ask("point", Image.new("RGB", (1, 1)), "it's", "", {"max_objects": 2}, ((0.1, 0.2),))
     call = results.python_call(ask)
-    assert """engine.detect(image, "it's", settings={'max_objects': 2})["objects"]""" in call
+    arguments = """settings={'max_objects': 2}, spatial_refs=[[0.1, 0.2]]"""
+    assert f"""engine.point(image, "it's", {arguments})["points"]""" in call
+    assert f'object="it\'s", {arguments}, api_name' in call
     compile(call, "call", "exec")
 
 
@@ -187,9 +173,16 @@ def test_every_number_of_the_svg_lies_in_the_picture(size: tuple[int, int]) -> N
 
 
 def test_labels_have_different_colours_and_a_named_colour_is_its_own() -> None:
-    blue, red, other, also_red = markup.colours(["Blue cross", "red cross", "star", "red star"])
-    assert (blue, red) == ("#0b6bcb", "#e6194b")
-    assert len({blue, red, other, also_red}) == 4
+    colours = markup.palette(["Blue cross", "red cross", "star", "red star"])
+    assert (colours["Blue cross"], colours["red cross"]) == ("#0b6bcb", "#e6194b")
+    assert len(set(colours.values())) == 4
+
+
+def test_a_label_keeps_its_colour_where_another_one_failed() -> None:
+    labels = ("cat", "dog")
+    dog = markup.palette(labels)["dog"]
+    assert dog in markup.marks({"dog": [BOX]}, (9, 9), labels)
+    assert dog in markup.status("done", "", counts={"dog": "1 found"}, labels=labels)
 
 
 def test_line_width_follows_the_picture() -> None:

@@ -16,6 +16,7 @@ TASKS = ("query", "caption", "point", "detect")
 SPATIAL = ("point", "detect")
 LENGTHS = ("short", "normal", "long")
 MAX_LABELS = 8
+WITH_REFS = ("query", "point")
 RESULT_KEY = {"query": "answer", "caption": "caption", "point": "points", "detect": "objects"}
 
 
@@ -28,6 +29,7 @@ class Ask:
     prompt: str = ""
     length: str = "normal"
     settings: Mapping[str, Any] = field(default_factory=dict)
+    spatial_refs: tuple[tuple[float, ...], ...] = ()
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -41,7 +43,14 @@ class Ask:
     def requests(self, image: Any) -> list[Request]:
         """One engine request per label, in the order typed; `image` is the picture, or it encoded."""
         return [
-            Request(skill=self.task, image=image, prompt=label, length=self.length, settings=self.settings)
+            Request(
+                skill=self.task,
+                image=image,
+                prompt=label,
+                length=self.length,
+                spatial_refs=self.spatial_refs,
+                settings=self.settings,
+            )
             for label in self.labels
         ]
 

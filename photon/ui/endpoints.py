@@ -14,6 +14,7 @@ from photon import Engine
 from photon.errors import InvalidRequestError, PhotonError
 from photon.images import load_image
 from photon.ui.ask import Ask, check_task
+from photon.ui.references import checked
 from photon.ui.results import as_json
 from photon.ui.runs import complete, submit
 
@@ -21,17 +22,23 @@ from photon.ui.runs import complete, submit
 def endpoints(engine: Engine) -> None:
     """Register the four endpoints in the current Blocks context."""
 
-    async def query(image: gr.FileData, question: str, settings: dict | None = None) -> dict:
-        """Answer a question about the picture. settings: temperature, top_p, max_tokens, seed, stop."""
-        return await answer(engine, "query", image, prompt=question, settings=settings)
+    async def query(
+        image: gr.FileData, question: str, settings: dict | None = None, spatial_refs: list | None = None
+    ) -> dict:
+        """Answer a question about the picture. settings: temperature, top_p, max_tokens, seed, stop.
+        spatial_refs: points [x, y] and boxes [x_min, y_min, x_max, y_max] it is about, from 0 to 1."""
+        return await answer(engine, "query", image, prompt=question, settings=settings, refs=spatial_refs)
 
     async def caption(image: gr.FileData, length: str = "normal", settings: dict | None = None) -> dict:
         """Describe the picture. length: short, normal or long."""
         return await answer(engine, "caption", image, length=length, settings=settings)
 
-    async def point(image: gr.FileData, object: str, settings: dict | None = None) -> dict:
-        """Point at every instance of the object; several objects, separated by commas, run as one batch."""
-        return await answer(engine, "point", image, prompt=object, settings=settings)
+    async def point(
+        image: gr.FileData, object: str, settings: dict | None = None, spatial_refs: list | None = None
+    ) -> dict:
+        """Point at every instance of the object; several objects, separated by commas, run as one batch.
+        spatial_refs: as for query."""
+        return await answer(engine, "point", image, prompt=object, settings=settings, refs=spatial_refs)
 
     async def detect(image: gr.FileData, object: str, settings: dict | None = None) -> dict:
         """Draw a box around every instance of the object; commas separate several objects."""
@@ -42,7 +49,14 @@ def endpoints(engine: Engine) -> None:
 
 
 async def answer(
-    engine: Engine, task: str, image: Any, *, prompt: str = "", length: str = "normal", settings: Any = None
+    engine: Engine,
+    task: str,
+    image: Any,
+    *,
+    prompt: str = "",
+    length: str = "normal",
+    settings: Any = None,
+    refs: Any = None,
 ) -> dict:
     """Run one task to its end and return its JSON; a caller that hangs up cancels it.
 
@@ -53,7 +67,8 @@ async def answer(
         check_task(task, length)
         path = uploaded_path(image)
         picture = await asyncio.to_thread(load_image, path)
-        run = await submit(engine, Ask(task, picture, prompt, length, _settings(settings)))
+        ask = Ask(task, picture, prompt, length, _settings(settings), _refs(refs))
+        run = await submit(engine, ask)
         return as_json(await complete(run))
     except PhotonError as error:
         raise gr.Error(str(error), print_exception=False) from None
@@ -74,6 +89,15 @@ def uploaded_path(image: Any) -> str:
             "This image was not uploaded here; pass it with gradio_client.handle_file(path)."
         )
     return str(resolved)
+
+
+def _refs(refs: Any) -> tuple[tuple[float, ...], ...]:
+    try:
+        return tuple(checked(ref) for ref in refs or ())
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidRequestError(
+            "spatial_refs must be a list of [x, y] or [x_min, y_min, x_max, y_max] with numbers from 0 to 1."
+        ) from None
 
 
 def _settings(settings: Any) -> dict[str, Any]:

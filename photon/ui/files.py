@@ -1,74 +1,127 @@
-"""Files of one run to download: the picture with its marks, the result as JSON, COCO and YOLO."""
+"""Files of results to download: pictures with their marks, JSON, CSV, and annotations in other formats."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import shutil
 import tempfile
 import zipfile
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any, Self
 
 from PIL import Image
 
 from photon import overlay
+from photon.errors import PhotonError
 from photon.ui.ask import RESULT_KEY, SPATIAL
-from photon.ui.exports import as_coco, as_yolo
-from photon.ui.markup import colours
-from photon.ui.results import tidy
-from photon.ui.runs import Outcome
+from photon.ui.exports import Item, as_coco, as_csv, as_document, as_voc, as_yolo, unique
+from photon.ui.markup import palette
+
+_MAKERS: dict[str, tuple[str, Callable[[Sequence[Item]], Any]]] = {
+    "json": ("photon_results.json", as_document),
+    "csv": ("photon_results.csv", as_csv),
+    "coco": ("photon_coco.json", as_coco),
+    "yolo": ("photon_yolo.zip", as_yolo),
+    "voc": ("photon_voc.zip", as_voc),
+}
+KINDS = ("png", *_MAKERS)
+"""What can be downloaded."""
 
 
-class RunFiles:
-    """A folder that lives as long as the event that fills it; Gradio copies what it serves."""
+class SaveError(PhotonError):
+    """A file could not be written."""
+
+
+def kinds_for(task: str) -> tuple[str, ...]:
+    """What a task's results can be saved as."""
+    drawn = ("png",) if task in SPATIAL else ()
+    boxes = ("coco", "yolo", "voc") if task == "detect" else ()
+    return (*drawn, "json", "csv", *boxes)
+
+
+class Folder:
+    """Lives as long as the event that fills it; Gradio copies what it serves.
+
+    Raises SaveError where nothing can be written, as its methods do.
+    """
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="photon-run-"))
+        with _one_sentence():
+            self.path = Path(tempfile.mkdtemp(prefix="photon-run-"))
 
-    def write(self, outcome: Outcome, result: dict[str, Any]) -> dict[str, str]:
-        """Write every file this result has; their paths by kind: json, png, coco, yolo."""
-        written = {"json": self._text("photon_result.json", _pretty(result))}
-        if outcome.ask.task in SPATIAL:
-            written["png"] = self._overlay(outcome)
-        if outcome.ask.task == "detect":
-            written["coco"] = self._text("photon_coco.json", _pretty(as_coco(result)))
-            written["yolo"] = self._yolo(result)
+    def save(self, kind: str, items: Sequence[Item]) -> str:
+        """All items in one file of a kind of _MAKERS; its path."""
+        name, make = _MAKERS[kind]
+        return self._write(name, make(items))
+
+    def save_run(self, image: Image.Image, item: Item) -> dict[str, str]:
+        """Every file that one result has; their paths by kind."""
+        assert item.result is not None
+        written = {"json": self._write("photon_result.json", item.result)}
+        for kind in kinds_for(item.result["task"]):
+            if kind in ("coco", "yolo", "voc"):
+                written[kind] = self.save(kind, [item])
+            elif kind == "png":
+                with _one_sentence():
+                    path = self.path / "photon_overlay.png"
+                    burnt_in(image, item.result).save(path, compress_level=3)
+                written[kind] = str(path)
         return written
 
-    def _text(self, name: str, text: str) -> str:
-        path = self.folder / name
-        path.write_text(text, encoding="utf-8")
+    def save_pictures(self, pictures: Iterable[tuple[str, Image.Image]]) -> str:
+        """PNGs in one archive, under the names given; pictures are taken one at a time."""
+        path, taken = self.path / "photon_pictures.zip", set[str]()
+        with _one_sentence(), zipfile.ZipFile(path, "w") as archive:
+            for name, picture in pictures:
+                data = io.BytesIO()
+                picture.save(data, "PNG", compress_level=3)
+                archive.writestr(f"{unique(PurePath(name).stem, taken)}.png", data.getvalue())
         return str(path)
 
-    def _overlay(self, outcome: Outcome) -> str:
-        """The picture at its own resolution, marks burnt in; lossless."""
-        path = self.folder / "photon_overlay.png"
-        burnt_in(outcome).save(path, compress_level=3)
+    def _write(self, name: str, content: Any) -> str:
+        path = self.path / name
+        with _one_sentence():
+            if name.endswith(".zip"):
+                with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+                    for member, text in content.items():
+                        archive.writestr(member, text)
+            else:
+                path.write_text(content if isinstance(content, str) else _pretty(content), encoding="utf-8")
         return str(path)
 
-    def _yolo(self, result: dict[str, Any]) -> str:
-        path = self.folder / "photon_yolo.zip"
-        lines, classes = as_yolo(result)
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr("labels/picture.txt", lines)
-            archive.writestr("classes.txt", classes)
-        return str(path)
+    def __enter__(self) -> Self:
+        return self
 
-    def close(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
 
 
-def _pretty(value: dict[str, Any]) -> str:
+@contextlib.contextmanager
+def _one_sentence() -> Iterator[None]:
+    """Turns an operating system's refusal to write into a SaveError."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or "no reason was given"
+        raise SaveError(
+            f"The files cannot be written on the server ({reason}); the results are still shown here."
+        ) from error
+
+
+def _pretty(value: Mapping[str, Any]) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def burnt_in(outcome: Outcome) -> Image.Image:
-    """The picture with every label's points or boxes drawn on it."""
-    image = outcome.ask.image
-    if outcome.ask.task not in SPATIAL:
+def burnt_in(image: Image.Image, result: Mapping[str, Any]) -> Image.Image:
+    """The picture with every label's points or boxes drawn on it, in the colours of the page."""
+    if result["task"] not in SPATIAL:
         return image
-    key = RESULT_KEY[outcome.ask.task]
-    for (label, found), colour in zip(outcome.found.items(), colours(outcome.found), strict=True):
-        places = {key: [tidy(place) for place in found]}
-        image = overlay.draw(image, places, label=label, colour=colour)
+    key = RESULT_KEY[result["task"]]
+    colours = palette(result["labels"])
+    for label in result["count"]:
+        places = {key: [found["normalized"] for found in result[key] if found["label"] == label]}
+        image = overlay.draw(image, places, label=label, colour=colours[label])
     return image

@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 
 from photon import Engine
-from photon.ui import markup
+from photon.ui import markup, references
 from photon.ui.ask import LENGTHS, TASKS
 from photon.ui.image_input import image_input
 from photon.ui.tasks import FIRST_PROMPT, prompt_label
@@ -26,7 +26,13 @@ element.addEventListener('click', async (event) => {
   setTimeout(() => { button.textContent = 'Copy'; }, 1200);
 });
 """
-_DOWNLOADS = {"png": "Save picture", "json": "Save JSON", "coco": "Save COCO", "yolo": "Save YOLO"}
+_DOWNLOADS = {
+    "png": "Save picture",
+    "json": "Save JSON",
+    "coco": "Save COCO",
+    "yolo": "Save YOLO",
+    "voc": "Save VOC",
+}
 _DEPTHS = [("1 · blocking", 1), ("2 · pipelined", 2)]
 
 
@@ -38,6 +44,8 @@ class Controls:
     task: gr.Radio
     prompt: gr.Textbox
     length: gr.Radio
+    refs: gr.Textbox
+    clear_refs: gr.Button
     run: gr.Button
     stop: gr.Button
     settings: tuple[gr.Textbox, ...]
@@ -45,10 +53,11 @@ class Controls:
 
 @dataclass(frozen=True)
 class View:
-    """The right column, and what lies under both: everything a run writes."""
+    """The right column, and what lies under both."""
 
     picture: gr.HTML
     marks: gr.HTML
+    refs: gr.HTML
     status: gr.HTML
     answer: gr.HTML
     downloads: dict[str, gr.DownloadButton]
@@ -59,6 +68,7 @@ class View:
 
     @property
     def outputs(self) -> list[Any]:
+        """Everything a run writes."""
         single = [getattr(self, field.name) for field in fields(self) if field.name != "downloads"]
         return [*single, *self.downloads.values()]
 
@@ -73,30 +83,37 @@ def build_controls() -> Controls:
         FIRST_PROMPT[_FIRST_TASK],
         label=prompt_label(_FIRST_TASK),
         placeholder=f"for example: {FIRST_PROMPT[_FIRST_TASK]}",
-        max_lines=1,
+        max_lines=4,
         elem_id="prompt",
     )
     length = gr.Radio(list(LENGTHS), value="normal", label="Caption length", visible=False, elem_id="length")
+    refs = gr.Textbox(
+        label="References: click or drag in the picture, or type",
+        placeholder="x,y or x1,y1,x2,y2 from 0 to 1; one per line",
+        max_lines=4,
+        elem_id="refs_text",
+    )
     with gr.Row(elem_id="buttons"):
         run = gr.Button("Run", variant="primary", elem_id="run")
         stop = gr.Button("Stop", variant="secondary", interactive=False, elem_id="stop")
-    return Controls(image, task, prompt, length, run, stop, _build_settings())
+        clear_refs = gr.Button("Clear references", size="sm", elem_id="clear_refs")
+    return Controls(image, task, prompt, length, refs, clear_refs, run, stop, build_settings())
 
 
-def _build_settings() -> tuple[gr.Textbox, ...]:
-    """In the order of tasks.settings_from.
+def build_settings(prefix: str = "") -> tuple[gr.Textbox, ...]:
+    """In the order of tasks.settings_from; element ids begin with the prefix.
 
     Text fields: gr.Number cannot be empty (it shows 0), and the engine checks every value in one place.
     """
     fields_of = partial(gr.Textbox, max_lines=1, min_width=96)
-    with gr.Accordion("Settings", open=False, elem_id="settings"):
+    with gr.Accordion("Settings", open=False, elem_id=f"{prefix}settings"):
         with gr.Row():
-            temperature = fields_of(label="temperature", placeholder="0", elem_id="temperature")
+            temperature = fields_of(label="temperature", placeholder="0", elem_id=f"{prefix}temperature")
             top_p = fields_of(label="top_p", placeholder="1")
             seed = fields_of(label="seed", placeholder="random")
         with gr.Row():
-            max_tokens = fields_of(label="max_tokens", placeholder="768", elem_id="max_tokens")
-            max_objects = fields_of(label="max_objects", placeholder="50", elem_id="max_objects")
+            max_tokens = fields_of(label="max_tokens", placeholder="768", elem_id=f"{prefix}max_tokens")
+            max_objects = fields_of(label="max_objects", placeholder="50", elem_id=f"{prefix}max_objects")
         stop = gr.Textbox(label="stop strings, one per line", lines=1, max_lines=4)
     return temperature, top_p, max_tokens, max_objects, seed, stop
 
@@ -114,9 +131,10 @@ def build_depth(engine: Engine) -> gr.Radio:
 
 def build_result(idle: str) -> tuple[Any, ...]:
     """The right column: picture with marks, status, answer, downloads."""
-    with gr.Group(elem_id="stage"):
+    with gr.Group(elem_id="stage", elem_classes="pw-stage"):
         picture = gr.HTML(markup.empty_picture(), apply_default_css=False, elem_id="picture")
-        marks = gr.HTML("", apply_default_css=False, elem_id="marks")
+        marks = gr.HTML("", apply_default_css=False, elem_id="marks", elem_classes="pw-marks")
+        refs = references.layer()
     status = gr.HTML(markup.status("idle", idle), apply_default_css=False, elem_id="status")
     answer = gr.HTML("", apply_default_css=False, js_on_load=_COPY, elem_id="answer")
     with gr.Row(elem_id="downloads"):
@@ -124,7 +142,7 @@ def build_result(idle: str) -> tuple[Any, ...]:
             kind: gr.DownloadButton(label, size="sm", min_width=80, interactive=False, elem_id=f"save_{kind}")
             for kind, label in _DOWNLOADS.items()
         }
-    return picture, marks, status, answer, downloads
+    return picture, marks, refs, status, answer, downloads
 
 
 def build_details() -> tuple[Any, ...]:

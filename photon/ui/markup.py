@@ -61,7 +61,7 @@ def picture(image: Image.Image) -> str:
     kind = "png" if lossless else "jpeg"
     source = f"data:image/{kind};base64,{base64.b64encode(data.getvalue()).decode()}"
     alt = f"The picture, {width} by {height} pixels"
-    return f'<div class="pw-fit" style="{_fit(width, height)}"><img src="{source}" alt="{alt}"></div>'
+    return f'<div class="pw-fit" style="{fit(width, height)}"><img src="{source}" alt="{alt}"></div>'
 
 
 def empty_picture() -> str:
@@ -72,34 +72,42 @@ def empty_picture() -> str:
     )
 
 
-def marks(found: Mapping[str, Sequence[Mapping[str, float]]], size: tuple[int, int]) -> str:
-    """The top layer: points and boxes by label, each label in its own colour."""
+def marks(
+    found: Mapping[str, Sequence[Mapping[str, float]]], size: tuple[int, int], labels: Iterable[str] = ()
+) -> str:
+    """The top layer: points and boxes by label, each label in its own colour.
+
+    labels: all that were asked for, if `found` lacks some.
+    """
     width, height = size
     groups = []
-    for (label, places), colour in zip(found.items(), colours(found), strict=True):
-        draw = [_mark(dict(place), label, n, colour, size) for n, place in enumerate(places, 1)]
+    colours = palette(labels or found)
+    for label, places in found.items():
+        draw = [_mark(dict(place), label, n, colours[label], size) for n, place in enumerate(places, 1)]
         groups.append(f'<g data-label="{escape(label)}">{"".join(draw)}</g>')
     return (
-        f'<div class="pw-fit" style="{_fit(width, height)}">'
+        f'<div class="pw-fit" style="{fit(width, height)}">'
         f'<svg viewBox="0 0 {width} {height}" preserveAspectRatio="none" role="img" '
         f'aria-label="Points and boxes">{"".join(groups)}</svg></div>'
     )
 
 
-def colours(labels: Iterable[str]) -> list[str]:
+def palette(labels: Iterable[str]) -> dict[str, str]:
     """A colour per label, all different: the one its words name, or the next free one."""
-    labels = list(labels)
-    wanted = [
-        next((c for name, c in _NAMED.items() if name in label.lower().split()), "") for label in labels
-    ]
-    free = [c for c in PALETTE if c not in wanted]
-    chosen: list[str] = []
-    for colour in wanted:
-        chosen.append(colour if colour and colour not in chosen else free.pop(0) if free else PALETTE[0])
+    wanted = {
+        label: next((c for name, c in _NAMED.items() if name in label.lower().split()), "")
+        for label in labels
+    }
+    free = [c for c in PALETTE if c not in wanted.values()]
+    chosen: dict[str, str] = {}
+    for label, colour in wanted.items():
+        is_free = colour and colour not in chosen.values()
+        chosen[label] = colour if is_free else free.pop(0) if free else PALETTE[0]
     return chosen
 
 
-def _fit(width: int, height: int) -> str:
+def fit(width: int, height: int) -> str:
+    """The shape of a layer, for the class pw-fit."""
     return f"--w:{width};--h:{height}"
 
 
@@ -163,26 +171,33 @@ def _tag(text: str, box: tuple[float, float, float], colour: str, size: tuple[in
     )
 
 
-def status(state: str, headline: str, detail: str = "", counts: Mapping[str, str] | None = None) -> str:
+def status(
+    state: str,
+    headline: str,
+    detail: str = "",
+    counts: Mapping[str, str] | None = None,
+    labels: Iterable[str] = (),
+) -> str:
     """The line under the picture. state: idle, busy, done, stopped or error.
 
     counts: a sentence per label instead of the headline, each with the label's colour if there are several.
+    labels: all that were asked for, if `counts` lacks some.
     """
     role = "alert" if state == "error" else "status"
     below = f'<p class="pw-detail">{escape(detail)}</p>' if detail else ""
-    above = _counts(counts) if counts else escape(headline)
+    above = _counts(counts, palette(labels or counts)) if counts else escape(headline)
     return (
         f'<div class="pw-status" data-state="{state}" role="{role}" aria-live="polite">'
         f'<span class="pw-dot"></span><div><p class="pw-headline">{above}</p>{below}</div></div>'
     )
 
 
-def _counts(counts: Mapping[str, str]) -> str:
-    if len(counts) == 1:
+def _counts(counts: Mapping[str, str], colours: Mapping[str, str]) -> str:
+    if len(colours) == 1:
         return "".join(map(escape, counts.values()))
     return "".join(
-        f'<span class="pw-label"><i style="background:{colour}"></i>{escape(sentence)}</span>'
-        for sentence, colour in zip(counts.values(), colours(counts), strict=True)
+        f'<span class="pw-label"><i style="background:{colours[label]}"></i>{escape(sentence)}</span>'
+        for label, sentence in counts.items()
     )
 
 

@@ -11,22 +11,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from photon import Engine
-from photon.errors import InvalidRequestError, PhotonError
+from photon.errors import InvalidRequestError, PhotonError, QueueFullError
 from photon.images import load_image
-from photon.ui import markup, results
+from photon.ui import markup, references, results
 from photon.ui.about import vocabulary_hint
-from photon.ui.ask import Ask, check_task
+from photon.ui.ask import WITH_REFS, Ask, check_task
 from photon.ui.examples import Example, example_cards, picked
-from photon.ui.files import RunFiles
+from photon.ui.exports import Item
+from photon.ui.files import Folder, SaveError
 from photon.ui.image_input import is_animated, path_of
 from photon.ui.layout import View, build_controls, build_depth, build_details, build_result
 from photon.ui.runs import Outcome, follow, submit
 from photon.ui.session import Session
+from photon.ui.stage import Stage
 from photon.ui.tasks import prompt_update, settings_from
 
 log = logging.getLogger(__name__)
@@ -62,16 +65,17 @@ class Playground:
             with gr.Column(scale=7, min_width=320, elem_id="result"):
                 result = build_result(_IDLE)
         self.view = View(*result, *build_details())
+        self.stage = Stage(self.session, self.controls, self.view)
         self.depth = build_depth(engine)
         self._wire(on_run_js)
 
     def _wire(self, on_run_js: str) -> None:
         c, v = self.controls, self.view
-        asked = [self.session, c.image, c.task, c.prompt, c.length, *c.settings]
+        asked = [self.session, c.image, c.task, c.prompt, c.length, c.refs, *c.settings]
         shown = [*v.outputs, c.run, c.stop]
         after = f"(window_ns) => {{ const [a, b] = window_ns.split(','); if (b) ({on_run_js})(a, b); }}"
         run: dict[str, Any] = {"fn": self.run, "inputs": asked, "outputs": shown, "concurrency_limit": None}
-        set_by_card = [c.image, c.task, c.prompt, c.length]
+        set_by_card = [c.image, c.task, c.prompt, c.length, c.refs, v.refs]
         runs = (
             gr.on([c.run.click, c.prompt.submit], **run, **_PAGE),
             # Two events: a generator that also sets the picture leaves it without its path in the browser.
@@ -82,15 +86,15 @@ class Playground:
         for event in runs:
             event.then(None, v.window, js=after)
         c.stop.click(self.stop, self.session, None, **_AT_ONCE)
-        gr.on(
+        cleared = gr.on(
             [c.image.upload, c.image.clear, c.image.input],
             self.clear,
             [self.session, c.image],
-            shown,
+            [*shown, c.refs, v.refs],
             cancels=list(runs),
             **_AT_ONCE,
         )
-        c.task.input(prompt_update, [c.task, c.prompt], [c.prompt, c.length], **_AT_ONCE)
+        self.stage.wire(cleared, _AT_ONCE)
         self.depth.input(self.set_depth, self.depth, None, **_AT_ONCE)
 
     # ---- events
@@ -102,26 +106,31 @@ class Playground:
         task: str,
         prompt: str,
         length: str,
+        refs: str,
         *settings: Any,
     ) -> AsyncIterator[Updates]:
         """Run what the controls say."""
         turn = session.begin()
-        async for updates in self._turn(session, turn, path_of(file), (task, prompt, length, settings)):
+        asked = (task, prompt, length, refs, settings)
+        async for updates in self._turn(session, turn, path_of(file), asked):
             yield updates
 
     def pick(self, session: Session, event: gr.EventData) -> Updates:
         """Set the controls to the card that was clicked; the run follows."""
-        session.begin()
+        session.new_picture()
         example = picked(self._examples, event._data or {})
         if example is None:
             return {}
         c = self.controls
-        prompt, length = prompt_update(example.task, example.prompt)
+        prompt, length, refs = prompt_update(example.task, example.prompt)
+        session.size = load_image(example.image).size
         return {
             c.image: example.image,
             c.task: example.task,
             c.prompt: prompt | {"value": example.prompt},
             c.length: length | {"value": example.length},
+            c.refs: refs | {"value": ""},
+            self.view.refs: self.stage.mark(session, example.task, ""),
         }
 
     def stop(self, session: Session) -> None:
@@ -129,11 +138,11 @@ class Playground:
         session.stop()
 
     def clear(self, session: Session, file: dict[str, Any] | None) -> Updates:
-        """Another picture, or none: nothing of the old one may stay or arrive later."""
-        session.begin()
-        return self._empty() | {
-            self.view.status: markup.status("idle", _IDLE if path_of(file) is None else "Press Run.")
-        }
+        """Another picture, or none."""
+        session.new_picture()
+        words = _IDLE if path_of(file) is None else "Reading the picture"
+        nothing = {self.controls.refs: "", self.view.refs: "", self.view.status: markup.status("idle", words)}
+        return self._empty() | nothing
 
     def get_depth(self) -> int:
         """For a page that is being loaded: somebody may have switched."""
@@ -154,9 +163,9 @@ class Playground:
         looked at yet, so an update that the next one leaves out can be lost. On the wire the unchanged
         part costs nothing.
         """
-        files, shown = RunFiles(), self._empty()
+        shown = self._empty()
         try:
-            async for updates in self._steps(session, turn, path, asked, files):
+            async for updates in self._steps(session, turn, path, asked):
                 if session.turn != turn:
                     return
                 shown |= updates
@@ -165,24 +174,23 @@ class Playground:
             if session.turn != turn:
                 return
             sentence = _sentence(error)
-            headline = "Not run" if isinstance(error, InvalidRequestError) else "Failed"
-            yield shown | self._failed(headline, sentence)
+            yield shown | self._failed(_headline(error), sentence)
             raise gr.Error(sentence, duration=8, print_exception=False) from None
         finally:
             session.end(turn)
-            files.close()
 
     async def _steps(
-        self, session: Session, turn: int, path: str | None, asked: tuple[Any, ...], files: RunFiles
+        self, session: Session, turn: int, path: str | None, asked: tuple[Any, ...]
     ) -> AsyncIterator[Updates]:
         v = self.view
         yield self._busy("Reading the picture")
-        task, prompt, length, settings = asked
+        task, prompt, length, refs, settings = asked
         check_task(task, length)
         if path is None:
             raise InvalidRequestError(_NO_IMAGE)
+        spatial_refs = references.parse(refs) if task in WITH_REFS else ()
         image = await asyncio.to_thread(load_image, path)
-        ask = Ask(task, image, prompt, length, settings_from(*settings))
+        ask = Ask(task, image, prompt, length, settings_from(*settings), spatial_refs)
         run = await submit(self._engine, ask)
         session.attach(turn, run)
         yield {v.picture: await asyncio.to_thread(markup.picture, image), v.call: results.python_call(ask)}
@@ -192,8 +200,15 @@ class Playground:
         result = results.as_json(outcome)
         note = " Animated picture: its first frame was used." if is_animated(path) else ""
         yield self._done(outcome, result, note)
-        written = await asyncio.to_thread(files.write, outcome, result)
-        yield {v.downloads[kind]: gr.update(value=path, interactive=True) for kind, path in written.items()}
+        try:
+            with Folder() as folder:
+                written = await asyncio.to_thread(folder.save_run, image, Item(Path(path).name, result))
+                yield {
+                    v.downloads[kind]: gr.update(value=file, interactive=True)
+                    for kind, file in written.items()
+                }
+        except SaveError as error:
+            yield self._done(outcome, result, f"{note} {error}")
 
     # ---- what the components show
 
@@ -220,9 +235,9 @@ class Playground:
 
     def _marks(self, outcome: Outcome) -> Updates:
         """What has been found or said so far."""
-        v = self.view
+        v, ask = self.view, outcome.ask
         return {
-            v.marks: markup.marks(outcome.found, outcome.ask.size) if outcome.found else "",
+            v.marks: markup.marks(outcome.found, ask.size, ask.labels) if outcome.found else "",
             v.answer: markup.answer(outcome.text),
         }
 
@@ -238,6 +253,7 @@ class Playground:
                 results.amount(outcome),
                 results.why_it_ended(outcome) + note,
                 results.counts(outcome),
+                outcome.ask.labels,
             ),
             v.numbers: markup.numbers(result["metrics"], self._engine.depth),
             v.json: result,
@@ -248,6 +264,12 @@ class Playground:
     def _failed(self, headline: str, sentence: str) -> Updates:
         status = markup.status("error", headline, sentence)
         return {self.view.status: status, **self._buttons(running=False)}
+
+
+def _headline(error: Exception) -> str:
+    if isinstance(error, QueueFullError):
+        return "Busy, try again"
+    return "Not run" if isinstance(error, InvalidRequestError) else "Failed"
 
 
 def _sentence(error: Exception) -> str:

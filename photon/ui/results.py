@@ -38,11 +38,19 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     """The result as the page shows it, the download holds it and the endpoints return it."""
     ask = outcome.ask
     width, height = ask.size
-    head: dict[str, Any] = {"task": ask.task, "image": {"width": width, "height": height}}
+    head: dict[str, Any] = {
+        "model": outcome.model,
+        "task": ask.task,
+        "image": {"width": width, "height": height},
+    }
     if ask.task == "caption":
         head["length"] = ask.length
     else:
         head["prompt"] = ask.prompt
+    if ask.task in SPATIAL:
+        head["labels"] = list(ask.labels)
+    if ask.spatial_refs:
+        head["spatial_refs"] = [list(ref) for ref in ask.spatial_refs]
     return head | _body(outcome) | _tail(outcome)
 
 
@@ -126,15 +134,21 @@ def why_it_ended(outcome: Outcome) -> str:
 
 def progress(outcome: Outcome) -> str:
     """What the engine is doing with the run right now."""
-    words = {"queued": "Queued", "prefill": "Prefill: reading picture and prompt"}
+    words = {"queued": _queued(outcome.num_ahead), "prefill": "Prefill: reading picture and prompt"}
     stage = words.get(outcome.stage, f"Decoding: token {outcome.num_tokens}")
     return f"{stage} · {outcome.elapsed_ms / 1000:.1f} s"
+
+
+def _queued(num_ahead: int) -> str:
+    return f"Queued: {num_ahead} request{'s' * (num_ahead > 1)} before this one" if num_ahead else "Queued"
 
 
 def python_call(ask: Ask) -> str:
     """The same run as Python, for the engine in this process and for this page's HTTP API."""
     settings = {key: value for key, value in ask.settings.items() if value is not None}
     extra = f", settings={settings!r}" if settings else ""
+    if ask.spatial_refs:
+        extra += f", spatial_refs={[list(ref) for ref in ask.spatial_refs]!r}"
     key = RESULT_KEY[ask.task]
     if ask.task == "caption":
         calls = [f'engine.caption(image, length="{ask.length}"{extra})["{key}"]']
@@ -154,6 +168,6 @@ def python_call(ask: Ask) -> str:
         "",
         'client = Client("http://127.0.0.1:7860")',
         'image = handle_file("picture.png")',
-        f'client.predict(image=image, {remote}, api_name="/{ask.task}")',
+        f'client.predict(image=image, {remote}{extra}, api_name="/{ask.task}")',
     ]
     return "\n".join(lines)

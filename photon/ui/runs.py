@@ -19,6 +19,7 @@ from typing import Any
 from photon import Engine
 from photon.errors import EngineDeadError, PhotonError
 from photon.ui.ask import RESULT_KEY, SPATIAL, Ask
+from photon.ui.facts import describe
 
 BEAT_S = 0.08
 _STAGES = ("queued", "prefill", "decode", "finished")
@@ -47,6 +48,9 @@ class Outcome:
     stage: str
     num_tokens: int = 0
     elapsed_ms: float = 0.0
+    num_ahead: int = 0
+    """Requests that wait before the first of its own that waits."""
+    model: str = ""
 
     @property
     def text(self) -> str:
@@ -96,7 +100,9 @@ class Run:
             for label, handle in zip(self.ask.labels, self.handles, strict=True)
         )
         tokens = sum(handle.num_tokens for handle in self.handles)
-        return Outcome(self.ask, parts, min(stages, key=_STAGES.index), tokens, self.elapsed_ms)
+        queued = [handle.num_ahead for handle in self.handles if handle.stage == "queued"]
+        stage = min(stages, key=_STAGES.index)
+        return Outcome(self.ask, parts, stage, tokens, self.elapsed_ms, min(queued, default=0))
 
     def outcome(self) -> Outcome:
         """The final result. Only once `finished`."""
@@ -104,7 +110,8 @@ class Run:
             self._part(label, handle) for label, handle in zip(self.ask.labels, self.handles, strict=True)
         )
         tokens = sum(handle.num_tokens for handle in self.handles)
-        return Outcome(self.ask, parts, "finished", tokens, self.elapsed_ms)
+        model = dict(describe(self.engine))["model"]
+        return Outcome(self.ask, parts, "finished", tokens, self.elapsed_ms, model=model)
 
     def _part(self, label: str, handle: Any) -> Part:
         key = RESULT_KEY[self.ask.task]
@@ -166,7 +173,7 @@ async def follow(run: Run) -> AsyncIterator[Outcome]:
     before: tuple[Any, ...] = ()
     while not run.finished:
         now = run.snapshot()
-        state = (now.stage, now.num_tokens, int(now.elapsed_ms // 250))
+        state = (now.stage, now.num_ahead, now.num_tokens, int(now.elapsed_ms // 250))
         if state != before:
             before = state
             yield now

@@ -22,6 +22,9 @@ class Session:
         self.turn = 0
         self.run: Cancellable | None = None
         self.stop_asked = False
+        self.picture = 0
+        self.size: tuple[int, int] | None = None
+        """Width and height of the picture that is shown."""
 
     def begin(self) -> int:
         """Start a turn: what ran before is cancelled, its late results are dropped."""
@@ -29,6 +32,12 @@ class Session:
         self.turn += 1
         self.stop_asked = False
         return self.turn
+
+    def new_picture(self) -> None:
+        """Another picture, or none: nothing of the old one may stay or arrive later."""
+        self.begin()
+        self.picture += 1
+        self.size = None
 
     def attach(self, turn: int, run: Cancellable) -> None:
         """The turn's requests are in the engine now; Stop may have been pressed before they were."""

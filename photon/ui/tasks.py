@@ -6,13 +6,15 @@ from typing import Any
 
 import gradio as gr
 
+from photon.ui.ask import WITH_REFS
+
 FIRST_PROMPT = {"query": "how many circles are there?", "point": "red circle", "detect": "star"}
-_LABEL = {"query": "Question", "point": "Object to point at", "detect": "Object to detect"}
+_LABEL = {"query": "Question", "point": "Objects to point at", "detect": "Objects to detect"}
 _NAMES = ("temperature", "top_p", "max_tokens", "max_objects", "seed")
 
 
-def prompt_update(task: str, prompt: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Updates of the prompt and of the caption length. A text the person typed is never replaced."""
+def prompt_update(task: str, prompt: str) -> tuple[dict[str, Any], ...]:
+    """Updates of prompt, caption length and references. A text the person typed is never replaced."""
     untouched = not prompt.strip() or prompt in FIRST_PROMPT.values()
     value = FIRST_PROMPT.get(task, prompt) if untouched else prompt
     is_caption = task == "caption"
@@ -24,6 +26,7 @@ def prompt_update(task: str, prompt: str) -> tuple[dict[str, Any], dict[str, Any
             visible=not is_caption,
         ),
         gr.update(visible=is_caption),
+        gr.update(visible=task in WITH_REFS),
     )
 
 

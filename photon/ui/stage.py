@@ -1,0 +1,69 @@
+"""The picture before a run, and the references people draw in it. Holds no data of any session."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import gradio as gr
+
+from photon.errors import PhotonError
+from photon.images import load_image
+from photon.ui import markup, references
+from photon.ui.ask import WITH_REFS
+from photon.ui.image_input import path_of
+from photon.ui.layout import Controls, View
+from photon.ui.session import Session
+from photon.ui.tasks import prompt_update
+
+Updates = dict[Any, Any]
+
+
+class Stage:
+    """Events of the picture and of its layer of references."""
+
+    def __init__(self, session: gr.State, controls: Controls, view: View) -> None:
+        self.session, self.controls, self.view = session, controls, view
+
+    def wire(self, cleared: Any, how: dict[str, Any]) -> None:
+        """Connect the events. cleared: the event that emptied the page for another picture."""
+        c, v = self.controls, self.view
+        picture = [self.session, c.image, c.task]
+        cleared.then(self.preview, picture, [v.picture, v.status, v.refs], **how)
+        refs = [self.session, c.task, c.refs]
+        c.task.input(self.choose, [*refs, c.prompt], [c.prompt, c.length, c.refs, v.refs], **how)
+        v.refs.click(self.refer, refs, [c.refs, v.refs], **how)
+        c.refs.input(self.mark, refs, v.refs, **how)
+        c.clear_refs.click(self.clear, [self.session, c.task], [c.refs, v.refs], **how)
+
+    async def preview(self, session: Session, file: dict[str, Any] | None, task: str) -> Updates:
+        """Show the picture that was added, to point at; say at once if it can't be used."""
+        path, number, turn, v = path_of(file), session.picture, session.turn, self.view
+        if path is None:
+            return {}
+        try:
+            image = await asyncio.to_thread(load_image, path)
+            size, shown = image.size, {v.picture: await asyncio.to_thread(markup.picture, image)}
+            shown[v.status] = markup.status("idle", "Press Run.")
+        except PhotonError as error:
+            size, shown = None, {v.status: markup.status("error", "Not usable", str(error))}
+        if session.picture != number:
+            return {}
+        session.size = size
+        return (shown if session.turn == turn else {}) | {v.refs: self.mark(session, task, "")}
+
+    def choose(self, session: Session, task: str, refs: str, prompt: str) -> tuple[dict[str, Any] | str, ...]:
+        """The controls follow the task."""
+        return (*prompt_update(task, prompt), self.mark(session, task, refs))
+
+    def refer(self, session: Session, task: str, refs: str, event: gr.EventData) -> tuple[str, str]:
+        """A reference was drawn."""
+        refs = references.added(refs, event._data)
+        return refs, self.mark(session, task, refs)
+
+    def mark(self, session: Session, task: str, refs: str) -> str:
+        """The layer of markers; without one for tasks that take none."""
+        return references.markers(refs, session.size) if task in WITH_REFS else ""
+
+    def clear(self, session: Session, task: str) -> tuple[str, str]:
+        return "", self.mark(session, task, "")
