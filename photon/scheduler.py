@@ -35,6 +35,8 @@ class StepPlan:
     rows: tuple[Sequence, ...]
     is_cached: bool = False
     """A prefill of rows that take their image prefix from the cache."""
+    growth: tuple[tuple[Sequence, int], ...] = ()
+    """Rows of a decode that lack pages for their next position, and how many."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,13 @@ class Scheduler:
 
     def plan(self, waiting: Items[Sequence], running: Items[Sequence], free: Capacity) -> StepPlan | None:
         """The next step, or None when no row can go now. Mutates nothing; see `launched`."""
-        decode = self._decode_rows(running, free.pages)
+        decode = self._plan_decode(running, free.pages)
         held_back = decode and self._prefills_in_row >= self.config.max_consecutive_prefills
         if not held_back:
             prefill = self._plan_prefill(waiting, running, free)
             if prefill:
                 return prefill
-        return StepPlan("decode", decode) if decode else None
+        return decode
 
     def launched(self, plan: StepPlan) -> None:
         """This plan has become a step."""
@@ -78,12 +80,13 @@ class Scheduler:
 
     def missing_pages(self, sequence: Sequence) -> int:
         """Pages to allocate before the next decode of this sequence."""
-        return max(0, self.pages_for(sequence.next_position + 1) - len(sequence.pages))
+        missing = sequence.next_position // self.config.page_size + 1 - len(sequence.pages)
+        return missing if missing > 0 else 0
 
     def is_at_limit(self, sequence: Sequence) -> bool:
         """After a commit: no further token may be launched, by max_tokens or by context (I8)."""
-        next_position = sequence.num_prefill_positions - 1
-        return len(sequence.tokens) >= sequence.max_tokens or next_position >= self.max_context
+        is_full = sequence.num_prefill_positions > self.max_context
+        return is_full or len(sequence.tokens) >= sequence.skill.max_tokens
 
     def never_fits(self, sequence: Sequence) -> str | None:
         """Why this request can't ever run, as a sentence, or None."""
@@ -102,23 +105,24 @@ class Scheduler:
             )
         return None
 
-    def _decode_rows(self, running: Items[Sequence], free_pages: int) -> tuple[Sequence, ...]:
-        rows = []
+    def _plan_decode(self, running: Items[Sequence], free_pages: int) -> StepPlan | None:
+        rows, growth = [], []
         for sequence in running:
             if not self._can_decode(sequence):
                 continue
-            missing = self.missing_pages(sequence)
-            if missing > free_pages:
-                continue  # later: pages come back when another row retires, or by preemption
-            free_pages -= missing
+            if missing := self.missing_pages(sequence):
+                if missing > free_pages:
+                    continue  # later: pages come back when another row retires, or by preemption
+                free_pages -= missing
+                growth.append((sequence, missing))
             rows.append(sequence)
-        return tuple(rows[: self.config.max_batch_size])
+        return StepPlan("decode", tuple(rows), growth=tuple(growth)) if rows else None
 
     def _can_decode(self, sequence: Sequence) -> bool:
         return (
-            not sequence.finished
+            sequence.finish_reason is None
             and sequence.inflight_refs < 2
-            and sequence.num_launched < sequence.max_tokens
+            and sequence.num_launched < sequence.skill.max_tokens
             and sequence.next_position < self.max_context
         )
 
@@ -136,7 +140,7 @@ class Scheduler:
         rows = self._prefill_rows(waiting, running, free, is_cached)
         if is_cached and not rows and not running:
             is_cached = False
-            rows = self._prefill_rows(waiting[:1], running, free, is_cached)
+            rows = self._prefill_rows([waiting[0]], running, free, is_cached)
         return StepPlan("prefill", rows, is_cached) if rows else None
 
     def _prefill_rows(

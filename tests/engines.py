@@ -246,8 +246,8 @@ def oracle(index: int) -> Outcome:
 
 
 def sequential(request: Request, **options: Any) -> Outcome:
-    """SEQ: depth 1, alone, pages to spare."""
-    with build(small(depth=1), **options) as engine:
+    """SEQ: depth 1, alone, pages to spare, nothing cached."""
+    with build(small(depth=1, max_cached_images=0), **options) as engine:
         return run(engine, [request])[0]
 
 

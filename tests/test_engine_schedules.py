@@ -1,8 +1,9 @@
 """Pins I12 under everything at once: random arrivals, cancels, depths, pools, adapters and device orders.
 
 Every answer must be the sequential one (a beginning of it where it was cancelled), every invariant must
-hold after every tick, and whatever a schedule took must be back at its end. pipeline_bugs 9-12, 16, 17,
-20, 22, 35-38, 40, 41, 50, 61 in one.
+hold after every tick, and whatever a schedule took must be back at its end. Three pictures, asked about with
+adapters a, b and none, come back throughout, so most prefills could read what the prefix cache holds.
+pipeline_bugs 9-12, 16, 17, 20, 22, 35-38, 40, 41, 47, 49-53, 61 in one.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ def random_config(rng: random.Random) -> EngineConfig:
         prefill_token_budget=rng.choice((16, 64, 256)),
         max_consecutive_prefills=rng.choice((1, 2)),
         max_lora_slots=rng.choice((1, 2)),
+        max_cached_images=rng.choice((0, 1, 2, 64)),
     )
 
 
@@ -82,6 +84,9 @@ def assert_counted(before: dict[str, Any], after: dict[str, Any], handles: list[
     assert len(measured) == len(handles)
     assert after["tokens"] - before["tokens"] == sum(m.output_tokens for m in measured)
     assert after["zombie_rows"] - before["zombie_rows"] == sum(m.zombie_rows for m in measured)
+    num_hits = after["prefix_hits"] - before["prefix_hits"]
+    assert num_hits >= sum(m.cached_tokens > 0 for m in measured)
+    assert num_hits <= sum((1 + m.preemptions) * (m.input_tokens > 1) for m in measured)
 
 
 def check_schedules(first: int) -> None:
