@@ -63,7 +63,7 @@ def parse_flags(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "cache or downloaded once; without it, the small embedded model",
     )
     add("--tokenizer", default=None, help="tokenizer.json or its folder; without it, beside the weights")
-    add("--device", default="auto", help="cpu, cuda, cuda:N, deferred, or auto: cuda where there is one")
+    add("--device", default="auto", help="cpu, cuda, cuda:N, sim:b200, deferred, auto: cuda if there is one")
     add(
         "--dtype",
         choices=("auto", "bfloat16", "float32", "float16"),

@@ -248,7 +248,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m photon.calibrate", description="Predict depth 2 from depth 1, then measure it."
     )
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:N or sim:b200 (default: cpu)")
     parser.add_argument("--runs", type=int, default=5, help="runs for each batch size (default: 5)")
     parser.add_argument("--tokens", type=int, default=100, help="tokens of each row (default: 100)")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
