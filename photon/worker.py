@@ -104,17 +104,19 @@ class Worker:
             is_busy = self._safe_tick()
 
     def _drain(self, *, block: bool) -> bool:
-        """Run the commands that are there (at least one when `block`); False when the worker has ended."""
+        """Run the commands that are there (at least one when `block`); False when the worker has ended.
+
+        Those that come meanwhile are for the next time, or commands without end would keep ticks out.
+        """
         try:
-            while self._death is None:
-                command = self._inbox.get(block=block)
-                block = False
-                command()
-        except queue.Empty:
-            return True
+            if block:
+                self._inbox.get()()
+            for _ in range(self._inbox.qsize()):
+                if self._death is None:
+                    self._inbox.get()()
         except BaseException as error:
             self._die(error)
-        return False
+        return self._death is None
 
     def _safe_tick(self) -> bool:
         try:
