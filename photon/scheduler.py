@@ -6,6 +6,10 @@ Rules
 - Waiting requests are admitted in order. The first that does not fit stops the line: nothing overtakes
   a large request for ever. An answer is *now* (in the plan), *later* (not in it), or *never*
   (`never_fits`, asked at submit).
+- So a running row that has a page for its next position is in one of any `max_consecutive_prefills` + 1
+  launches, however many long prompts arrive. A prefill launch takes at most `prefill_token_budget` positions
+  and `prefill_crop_budget` crops, or one request that is longer. A free seat is the first waiter's within
+  two launches; a full batch keeps it out until a row ends, which max_tokens and the context bound.
 - A prefill batch is alike in kind: images to compute, images whose pages are cached, or no image.
 - What the prefix cache alone holds counts as free, but for the entries that the same step reads.
 - A row is decoded when it is unfinished, has fewer than two steps in flight, its next token is within
