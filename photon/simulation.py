@@ -25,8 +25,8 @@ from photon.admission import EncodedImage
 from photon.config import MAX_ROWS, EngineConfig
 from photon.device.cost import TABLE, CostModel, Published
 from photon.device.simulated import SimulatedDevice
-from photon.engine import Engine
 from photon.errors import InvalidRequestError
+from photon.lab import Injected, LabEngine
 from photon.model.config import TokenizerConfig
 from photon.model.scripted import MAX_LENGTH, build_scripted, lengths, scripted_model
 from photon.observe import Mark, Observer, Span, StepRecord
@@ -159,11 +159,11 @@ def simulate(scenario: Scenario, depth: int, observers: Items[Observer] = ()) ->
     steps = _Steps()
     config = EngineConfig(depth=depth, max_batch_size=scenario.rows, max_waiting=1 << 20)
     device = SimulatedDevice(scenario.cost, build_scripted)
-    engine = Engine(
+    engine = LabEngine(
         scripted_model(), device, config, observers=[steps, *observers], dtype="bfloat16", threaded=False
     )
     with engine:
-        engine._runtime.sync_masks = scenario.sync_masks
+        engine.inject(Injected(sync_masks=scenario.sync_masks))
         handles = [engine.submit(request) for request in scenario.requests()]
         engine.run_until_idle()
         for handle in handles:

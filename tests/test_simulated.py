@@ -18,6 +18,7 @@ from photon.device.simulated import SimulatedDevice
 from photon.errors import DeviceError
 from photon.observe import Mark, Span, StepRecord
 from photon.simulation import Scenario, simulate
+from tracing.leaks import leaks
 from tracing.metrics import bubble_percent, device_busy_percent, host_hidden_percent, pipeline_depth
 from tracing.recorder import Recorder
 
@@ -132,6 +133,7 @@ def test_the_trace_shows_two_steps_in_flight_and_no_bubble_at_depth_2_only() -> 
         simulate(Scenario(B200, streams=1, tokens=60), depth, [recorder])
         spans = recorder.snapshot().where("compute", "forward")["start_ns"]
         traces[depth] = recorder.snapshot(int(spans[5]), int(spans[40]))
+    assert leaks(traces[1]) == leaks(traces[2]) == []
     assert device_busy_percent(traces[2]) == 100
     assert bubble_percent(traces[2]) == 0
     assert host_hidden_percent(traces[2]) == 100
