@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from photon.errors import InvalidRequestError
+from photon.errors import InvalidRequestError, QueueFullError
 from photon.ui import markup, results
 from photon.ui.ask import MAX_LABELS, TASKS, Ask, check_task, split_labels
 from photon.ui.examples import Example, picked, read_examples
 from photon.ui.image_input import is_animated, path_of
-from photon.ui.runs import Outcome, Part, submit
+from photon.ui.runs import Outcome, Part, Run, submit
 from photon.ui.session import Session
 from photon.ui.tasks import FIRST_PROMPT, prompt_update, settings_from
 
@@ -290,20 +290,38 @@ def test_who_leaves_while_the_picture_is_prepared_leaves_no_request_behind() -> 
     assert engine.handles[0].cancelled == 1
 
 
-def test_a_label_that_is_refused_takes_back_the_ones_before_it() -> None:
-    handles = [Cancellable()]
+def submitted(prompt: str, refusals: dict[str, InvalidRequestError]) -> Run:
+    """A run in an engine that refuses some labels."""
 
-    def refuse_the_second(request: Any) -> Cancellable:
-        if request.prompt == "b":
-            raise InvalidRequestError("b is refused")
-        return handles[0]
+    def answer(request: Any) -> Cancellable:
+        if request.prompt in refusals:
+            raise refusals[request.prompt]
+        handles.append(Cancellable())
+        return handles[-1]
 
-    engine = SimpleNamespace(
-        device=SimpleNamespace(now_ns=lambda: 0), submit=refuse_the_second, encode_image=lambda image: image
-    )
-    ask = Ask("point", Image.new("RGB", (1, 1)), "a, b")
-    with pytest.raises(InvalidRequestError):
-        asyncio.run(submit(engine, ask))  # type: ignore[arg-type]
+    handles.clear()
+    clock = SimpleNamespace(now_ns=lambda: 0)
+    engine = SimpleNamespace(device=clock, submit=answer, encode_image=lambda image: image)
+    return asyncio.run(submit(engine, Ask("point", Image.new("RGB", (1, 1)), prompt)))  # type: ignore[arg-type]
+
+
+handles: list[Cancellable] = []
+
+
+def test_a_label_that_is_refused_keeps_its_sentence_and_the_others_run() -> None:
+    run = submitted("a, b", {"b": InvalidRequestError("b is refused")})
+    assert run.handles[0] is handles[0]
+    assert run._part("b", run.handles[1]).error == "b is refused"
+
+
+def test_a_run_of_which_every_label_is_refused_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="a is refused"):
+        submitted("a, b", {name: InvalidRequestError(f"{name} is refused") for name in "ab"})
+
+
+def test_a_full_queue_takes_back_the_labels_before_it() -> None:
+    with pytest.raises(QueueFullError):
+        submitted("a, b", {"b": QueueFullError("1 request is waiting; try again later.")})
     assert handles[0].cancelled == 1
 
 

@@ -49,7 +49,7 @@ class Folder:
     """
 
     def __init__(self) -> None:
-        with _one_sentence():
+        with one_sentence():
             self.path = Path(tempfile.mkdtemp(prefix="photon-run-"))
 
     def save(self, kind: str, items: Sequence[Item]) -> str:
@@ -65,7 +65,7 @@ class Folder:
             if kind in ("coco", "yolo", "voc"):
                 written[kind] = self.save(kind, [item])
             elif kind == "png":
-                with _one_sentence():
+                with one_sentence():
                     path = self.path / "photon_overlay.png"
                     burnt_in(image, item.result).save(path, compress_level=3)
                 written[kind] = str(path)
@@ -74,7 +74,7 @@ class Folder:
     def save_pictures(self, pictures: Iterable[tuple[str, Image.Image]]) -> str:
         """PNGs in one archive, under the names given; pictures are taken one at a time."""
         path, taken = self.path / "photon_pictures.zip", set[str]()
-        with _one_sentence(), zipfile.ZipFile(path, "w") as archive:
+        with one_sentence(), zipfile.ZipFile(path, "w") as archive:
             for name, picture in pictures:
                 data = io.BytesIO()
                 picture.save(data, "PNG", compress_level=3)
@@ -83,7 +83,7 @@ class Folder:
 
     def _write(self, name: str, content: Any) -> str:
         path = self.path / name
-        with _one_sentence():
+        with one_sentence():
             if name.endswith(".zip"):
                 with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
                     for member, text in content.items():
@@ -99,16 +99,16 @@ class Folder:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
+_UNWRITTEN = "The files cannot be written on the server ({}); the results are still shown here."
+
+
 @contextlib.contextmanager
-def _one_sentence() -> Iterator[None]:
-    """Turns an operating system's refusal to write into a SaveError."""
+def one_sentence(sentence: str = _UNWRITTEN) -> Iterator[None]:
+    """Turns an operating system's refusal to write into a SaveError of this sentence and its reason."""
     try:
         yield
     except OSError as error:
-        reason = error.strerror or "no reason was given"
-        raise SaveError(
-            f"The files cannot be written on the server ({reason}); the results are still shown here."
-        ) from error
+        raise SaveError(sentence.format(error.strerror or "no reason was given")) from error
 
 
 def _pretty(value: Mapping[str, Any]) -> str:

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from photon import Engine
-from photon.errors import EngineDeadError, PhotonError
+from photon import Engine, Handle, Request
+from photon.errors import EngineDeadError, InvalidRequestError, PhotonError, QueueFullError
 from photon.ui.ask import RESULT_KEY, SPATIAL, Ask
 from photon.ui.facts import describe
 
@@ -68,15 +68,35 @@ class Outcome:
         return [part.error for part in self.parts if part.error]
 
 
-@dataclass
+@dataclass(frozen=True)
+class Refused:
+    """What a label has instead of a handle when the engine does not take it: the others run without it."""
+
+    error: InvalidRequestError
+    key: str
+    stage: str = "finished"
+    request_id: int = 0
+    num_tokens: int = 0
+    num_ahead: int = 0
+    metrics: None = None
+
+    def partial(self) -> dict[str, Any]:
+        return {self.key: []}
+
+    def result(self, timeout: float | None = None) -> dict[str, Any]:
+        raise self.error
+
+    def cancel(self) -> None: ...
+
+
+@dataclass(eq=False)
 class Run:
     """The requests of one ask, alive in the engine."""
 
     engine: Engine
     ask: Ask
-    handles: list[Any]
+    handles: list[Handle | Refused]
     started_ns: int
-    seen: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def finished(self) -> bool:
@@ -113,7 +133,7 @@ class Run:
         model = dict(describe(self.engine))["model"]
         return Outcome(self.ask, parts, "finished", tokens, self.elapsed_ms, model=model)
 
-    def _part(self, label: str, handle: Any) -> Part:
+    def _part(self, label: str, handle: Handle | Refused) -> Part:
         key = RESULT_KEY[self.ask.task]
         try:
             result = handle.result(timeout=10)
@@ -137,7 +157,7 @@ async def submit(engine: Engine, ask: Ask) -> Run:
     Cancelled meanwhile, the requests are cancelled as soon as they exist.
 
     Raises:
-        InvalidRequestError, ImageError: nothing was queued; the message is one sentence.
+        InvalidRequestError, ImageError: no label was taken, or too many requests wait; nothing was queued.
         EngineDeadError: the engine refuses, and says why.
     """
     work = asyncio.ensure_future(asyncio.to_thread(_submit, engine, ask))
@@ -150,17 +170,28 @@ async def submit(engine: Engine, ask: Ask) -> Run:
 
 def _submit(engine: Engine, ask: Ask) -> Run:
     started_ns = engine.device.now_ns()
-    handles: list[Any] = []
+    run = Run(engine, ask, [], started_ns)
     try:
         # Several labels share one encoded picture, so that the encoder runs once for all of them.
         image = engine.encode_image(ask.image) if len(ask.labels) > 1 else ask.image
         for request in ask.requests(image):
-            handles.append(engine.submit(request))
+            run.handles.append(_submit_label(engine, request))
     except BaseException:
-        for handle in handles:
-            handle.cancel()
+        run.cancel()
         raise
-    return Run(engine, ask, handles, started_ns)
+    refused = [handle.error for handle in run.handles if isinstance(handle, Refused)]
+    if len(refused) == len(run.handles):
+        raise refused[0]
+    return run
+
+
+def _submit_label(engine: Engine, request: Request) -> Handle | Refused:
+    try:
+        return engine.submit(request)
+    except QueueFullError:
+        raise
+    except InvalidRequestError as error:
+        return Refused(error, RESULT_KEY[str(request.skill)])
 
 
 def _cancel_late(work: asyncio.Future[Run]) -> None:
