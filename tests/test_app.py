@@ -38,7 +38,7 @@ pytestmark = [
 ]
 
 ENDPOINTS = {
-    "/compare": ["image", "task", "prompt", "workload", "a", "b"],
+    "/compare": ["image", "task", "prompt", "workload", "sides"],
     "/query": ["image", "question", "settings"],
     "/caption": ["image", "length", "settings"],
     "/point": ["image", "object", "settings"],
@@ -129,7 +129,7 @@ def test_exactly_the_documented_endpoints_are_public(server: Server) -> None:
 
 def test_programs_compare_two_settings(server: Server, picture: Path) -> None:
     short = {"copies": 2, "tokens": 6, "rounds": 2}
-    result = server.ask("/compare", picture, prompt="dog", workload=short, b={"sync_masks": True})
+    result = server.ask("/compare", picture, prompt="dog", workload=short, sides={"b": {"sync_masks": True}})
     assert result["tokens"]["is_equal"] is True
     assert (result["a"]["setting"], len(result["gains_percent"])) == ("depth 1", 2)
     assert result["b"]["info"]["injected"] == "synchronous mask upload"
@@ -140,8 +140,9 @@ def test_programs_compare_two_settings(server: Server, picture: Path) -> None:
     ("wrong", "words"),
     [
         ({"workload": {"copies": 99}}, "from 1 to 32"),
-        ({"a": {"deepness": 2}}, "no field 'deepness'"),
-        ({"b": {"depth": "x"}}, "Side B: depth is 'x'"),
+        ({"sides": {"a": {"deepness": 2}}}, "no field 'deepness'"),
+        ({"sides": {"b": {"depth": "x"}}}, "Side B: depth is 'x'"),
+        ({"sides": {"c": {}}}, "no side 'c'"),
         ({"workload": 3}, "must be an object"),
     ],
 )

@@ -31,17 +31,16 @@ def compare_endpoint(comparisons: Comparisons, document: Callable[[Rounds], dict
         task: str = "detect",
         prompt: str = "",
         workload: dict | None = None,
-        a: dict | None = None,
-        b: dict | None = None,
+        sides: dict | None = None,
     ) -> dict:
         """Run one workload at two settings and compare every metric and token. workload: length, copies,
-        arrival, rate, answers, tokens, early, seed, rounds, as in the Compare tab; a, b: depth, copies,
-        host_us, commit_us, sync_masks; without them depth 1 and depth 2.
+        arrival, rate, answers, tokens, early, seed, rounds, as in the Compare tab. sides: {"a": {...},
+        "b": {...}} with depth, copies, host_us, commit_us, sync_masks; without them depth 1 and depth 2.
         """
         session = Session()
         turn = Turn(session, session.begin())
         try:
-            form = form_of({"path": uploaded_path(image)}, task, prompt, (workload, a, b))
+            form = form_of({"path": uploaded_path(image)}, task, prompt, workload, sides)
             rounds = await comparisons.measure(turn, form)
             assert rounds is not None, "nobody can stop it but by hanging up, which cancels this task"
             return await asyncio.to_thread(document, rounds)
@@ -53,16 +52,19 @@ def compare_endpoint(comparisons: Comparisons, document: Callable[[Rounds], dict
     gr.api(compare, api_name="compare", concurrency_limit=None)
 
 
-def form_of(image: Any, task: str, prompt: str, given: tuple[Any, Any, Any]) -> Form:
-    """The form as a program fills it: (workload, a, b), each an object or None.
+def form_of(image: Any, task: str, prompt: str, workload: Any, sides: Any) -> Form:
+    """The form as a program fills it; `workload` and `sides` are objects or None.
 
     Raises:
         InvalidRequestError: one of them is no object, or names a field that does not exist.
     """
-    shared, a, b = (_texts(name, value) for name, value in zip(("workload", "a", "b"), given, strict=True))
+    both = _object("sides", sides)
+    if unknown := both.keys() - {"a", "b"}:
+        raise InvalidRequestError(f"There is no side {min(unknown)!r}; the two are 'a' and 'b'.")
     try:
-        sides = SideValues(**{"depth": 1, **a}), SideValues(**{"depth": 2, **b})
-        return Form(image, task, prompt, **shared, a=sides[0], b=sides[1])
+        a = SideValues(**{"depth": "1", **_texts("a", both.get("a"))})
+        b = SideValues(**{"depth": "2", **_texts("b", both.get("b"))})
+        return Form(image, task, prompt, **_texts("workload", workload), a=a, b=b)
     except TypeError as error:
         field = str(error).rpartition(" argument ")[2] or str(error)
         raise InvalidRequestError(
@@ -70,12 +72,16 @@ def form_of(image: Any, task: str, prompt: str, given: tuple[Any, Any, Any]) -> 
         ) from None
 
 
-def _texts(name: str, value: Any) -> dict[str, Any]:
-    """As typed: the form reads text; switches stay switches."""
+def _object(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict | None):
         raise InvalidRequestError(f"{name} must be an object, as in {{'copies': 8}}.")
-    given = (value or {}).items()
-    return {str(key): item if isinstance(item, bool) else str(item) for key, item in given}
+    return {str(key): item for key, item in (value or {}).items()}
+
+
+def _texts(name: str, value: Any) -> dict[str, Any]:
+    """As typed: the form reads text; switches stay switches."""
+    given = _object(name, value).items()
+    return {key: item if isinstance(item, bool) else str(item) for key, item in given}
 
 
 def error_sentence(error: Exception) -> str:
