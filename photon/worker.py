@@ -100,8 +100,11 @@ class Worker:
 
     def _run(self) -> None:
         is_busy = False
-        while self._drain(block=not is_busy):
-            is_busy = self._safe_tick()
+        try:
+            while self._drain(block=not is_busy):
+                is_busy = self._safe_tick()
+        finally:  # whatever ends the thread, nobody may wait for it
+            self._die(EngineDeadError("its thread ended"))
 
     def _drain(self, *, block: bool) -> bool:
         """Run the commands that are there (at least one when `block`); False when the worker has ended.
@@ -109,7 +112,7 @@ class Worker:
         Those that come meanwhile are for the next time, or commands without end would keep ticks out.
         """
         try:
-            if block:
+            if block and self._death is None:
                 self._inbox.get()()
             for _ in range(self._inbox.qsize()):
                 if self._death is None:
