@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class PhotonError(Exception):
     """Base of everything photon raises for the caller."""
@@ -29,6 +31,13 @@ class DeviceError(PhotonError):
 
 class EngineDeadError(PhotonError):
     """A forward or commit failed; the engine refuses requests and says why."""
+
+    @classmethod
+    def of(cls, cause: BaseException) -> Self:
+        """What callers are told of an engine that `cause` has ended."""
+        error = cls(f"The engine has ended: {str(cause) or type(cause).__name__}")
+        error.__cause__ = cause
+        return error
 
 
 class RequestFailedError(PhotonError):

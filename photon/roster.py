@@ -201,9 +201,7 @@ class Roster:
     def fail_all(self, error: BaseException) -> None:
         """The engine has ended: every open request hears why, at once, and nobody holds anything."""
         for handle in self._handles.values():
-            failure = EngineDeadError(f"The engine has ended: {error}")
-            failure.__cause__ = error
-            handle.finish("", self._now_ns(), failure)
+            handle.finish("", self._now_ns(), EngineDeadError.of(error))
         self._handles.clear()
         for sequence in [*self.waiting, *self.resident]:
             sequence.finish_reason = sequence.finish_reason or FinishReason.ERROR

@@ -140,4 +140,4 @@ class Worker:
 
     def _check_alive(self) -> None:
         if self._death is not None:
-            raise EngineDeadError(f"The engine has ended: {self._death}") from self._death
+            raise EngineDeadError.of(self._death)
