@@ -134,16 +134,14 @@ class Engine(Client):
         launch_start = self._tracer.start(may_wait=False)
         self._roster.hold(step)
         try:
-            self._roster.equip(step, is_cached=plan.is_cached)
+            self._roster.equip(step, plan)
             self._runtime.launch(step)
         except Exception as error:
             self._abandon(step, error)
             return
         self._pipeline.launch(step)
         self._scheduler.launched(plan)
-        for sequence in step.rows:
-            sequence.num_launched += 1
-            self._roster.handle(sequence).launched(step.step_id)
+        self._roster.launched(step)
         self._max_in_flight = max(self._max_in_flight, len(self._pipeline.in_flight))
         self._tracer.host("launch", launch_start, step)
 
@@ -151,7 +149,7 @@ class Engine(Client):
         """Masks from the state that the last commit left, then sampling and the copy to the host."""
         start = self._tracer.start(may_wait=False)
         try:
-            self._runtime.sample(step, [self._roster.mask_of(sequence) for sequence in step.rows])
+            self._runtime.sample(step, self._roster.masks(step))
         except Exception as error:
             self._pipeline.abandon(step)
             self._abandon(step, error)
@@ -167,16 +165,10 @@ class Engine(Client):
         self._tracer.host("wait", wait_start, step)
         now, tokens = self.device.now_ns(), self._runtime.results(step)
         commit = self._tracer.before_commit(step, self._runtime.slots[step.slot], tokens, now)
-        num_zombies, delivered = step.num_zombies, []
-        self._residency.keep_prefixes(step)
-        for sequence, token in zip(step.rows, tokens, strict=True):
-            sequence.inflight_refs -= 1
-            assert sequence.inflight_refs >= 0, "I3: committed more often than launched"
-            delivered.append(
-                not sequence.finished and self._roster.deliver(sequence, token, step.step_id, now)
-            )
-            self._roster.release_if_drained(sequence)
+        num_zombies = step.num_zombies
         self._num_zombie_rows += num_zombies
+        self._residency.keep_prefixes(step)
+        delivered = self._roster.deliver(step, tokens, now)
         if commit:
             self._tracer.after_commit(commit, delivered)
         self._pipeline.end_commit(step)

@@ -90,7 +90,6 @@ class Handle:
         self._admitted_ns: int | None = None
         self._cached_tokens = 0
         self._first_token_ns: int | None = None
-        self._first_step_id = self._last_step_id = -1
         self._metrics: RequestMetrics | None = None
 
     # The caller's side ---------------------------------------------------------------------------
@@ -180,11 +179,6 @@ class Handle:
         self._admitted_ns, self._cached_tokens = time_ns, self._sequence.num_cached
         return True
 
-    def launched(self, step_id: int) -> None:
-        if self._first_step_id < 0:
-            self._first_step_id = step_id
-        self._last_step_id = step_id
-
     def token(self, delta: str, time_ns: int) -> bool:
         """A token was committed; True when it was the first."""
         if delta:
@@ -227,8 +221,8 @@ class Handle:
             cached_tokens=self._cached_tokens,
             zombie_rows=sequence.inflight_refs,
             preemptions=sequence.num_preemptions,
-            first_step_id=self._first_step_id,
-            last_step_id=self._last_step_id,
+            first_step_id=sequence.first_step_id,
+            last_step_id=sequence.last_step_id,
         )
 
 

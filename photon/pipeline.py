@@ -30,6 +30,7 @@ from typing import Literal
 from photon.sequence import Sequence
 
 NUM_SLOTS = 2
+_SLOTS = frozenset(range(NUM_SLOTS))
 
 StepKind = Literal["prefill", "decode"]
 
@@ -52,13 +53,14 @@ class Step:
     @property
     def num_zombies(self) -> int:
         """Rows whose sequence has finished meanwhile; their tokens will be dropped."""
-        return sum(sequence.finished for sequence in self.rows)
+        return len([1 for sequence in self.rows if sequence.finish_reason is not None])
 
 
 class Pipeline:
     """Tracks the steps in flight. Misuse is our bug and asserts with the invariant's number."""
 
     def __init__(self) -> None:
+        self._in_flight: deque[Step] = deque()
         self._launched: Step | None = None
         self._sampled: deque[Step] = deque()
         self._committing: Step | None = None
@@ -76,25 +78,24 @@ class Pipeline:
     @property
     def in_flight(self) -> tuple[Step, ...]:
         """Launched, uncommitted steps, oldest first; a committing step still counts."""
-        steps = [self._committing, *self._sampled, self._launched]
-        return tuple(step for step in steps if step is not None)
+        return tuple(self._in_flight)
 
     @property
     def is_empty(self) -> bool:
-        return not self.in_flight
+        return not self._in_flight
 
     def free_slot(self) -> int | None:
         """The lowest slot that no step in flight uses, or None."""
-        busy = {step.slot for step in self.in_flight}
-        return next((slot for slot in range(NUM_SLOTS) if slot not in busy), None)
+        return min(_SLOTS - {step.slot for step in self._in_flight}, default=None)
 
     def can_launch(self) -> bool:
         return self._launched is None and self.free_slot() is not None
 
     def launch(self, step: Step) -> None:
         assert self._launched is None, "I4: a launched step is still unsampled"
-        assert step.slot not in {other.slot for other in self.in_flight}, f"I5: slot {step.slot} is busy"
+        assert all(step.slot != other.slot for other in self._in_flight), f"I5: slot {step.slot} is busy"
         self._launched = step
+        self._in_flight.append(step)
 
     def sample(self, step: Step) -> None:
         """`step` has been sampled and waits for its commit."""
@@ -112,8 +113,10 @@ class Pipeline:
         """All of `step`'s results are out; its slot may be used again."""
         assert step is self._committing, "I16: completing a commit that was not begun"
         self._committing = None
+        self._in_flight.popleft()
 
     def abandon(self, step: Step) -> None:
         """Take out the launched step after a failure; the caller has fenced the device."""
         assert step is self._launched, "I16: abandoning a step that is not the launched one"
         self._launched = None
+        self._in_flight.pop()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Sequence as Items
 from typing import Any
 
 from photon.errors import EngineDeadError, RequestFailedError
@@ -21,7 +22,7 @@ from photon.handle import Handle
 from photon.pipeline import Step
 from photon.prefix_cache import PrefixKey
 from photon.residency import Residency
-from photon.scheduler import Scheduler
+from photon.scheduler import Scheduler, StepPlan
 from photon.sequence import FinishReason, Sequence
 from photon.skills.base import Mask, Token
 from photon.tracer import Tracer
@@ -64,9 +65,6 @@ class Roster:
     def has_work(self) -> bool:
         return bool(self.waiting or self.running or self.zombies)
 
-    def handle(self, sequence: Sequence) -> Handle:
-        return self._handles[sequence.request_id]
-
     # Beginnings ------------------------------------------------------------------------------------
 
     def accept(self, sequence: Sequence, handle: Handle) -> None:
@@ -78,23 +76,28 @@ class Roster:
     def hold(self, step: Step) -> None:
         """Take the step's refs: of all its rows or, when the plan is wrong, of none."""
         for sequence in step.rows:
-            assert not sequence.finished, "I9: a finished sequence was planned"
+            assert sequence.finish_reason is None, "I9: a finished sequence was planned"
             assert sequence.inflight_refs < 2, "I3: more than two steps would hold one sequence"
-            assert sequence.num_launched < sequence.max_tokens, "I8: launched past max_tokens"
+            assert sequence.num_launched < sequence.skill.max_tokens, "I8: launched past max_tokens"
         for sequence in step.rows:
             sequence.inflight_refs += 1
 
-    def equip(self, step: Step, *, is_cached: bool = False) -> None:
-        """What the rows need to run: a seat for new ones, pages for the others. May fail half-way.
-
-        is_cached: new ones take their image prefix from the cache.
-        """
-        hits = {key for s in step.rows if (key := s.prefix_key)} if is_cached else set()
-        for sequence in step.rows:
-            if step.kind == "prefill":
+    def equip(self, step: Step, plan: StepPlan) -> None:
+        """What the rows need to run: a seat for new ones, pages for the others. May fail half-way."""
+        for sequence, num_pages in plan.growth:
+            self._residency.grow(sequence, num_pages)
+        if plan.kind == "prefill":
+            hits = {key for s in step.rows if (key := s.prefix_key)} if plan.is_cached else set()
+            for sequence in step.rows:
                 self._admit(sequence, step.step_id, hits)
-            else:
-                self._residency.grow(sequence, self._scheduler.missing_pages(sequence))
+
+    def launched(self, step: Step) -> None:
+        """The step's forward is enqueued: each row's next token is on its way."""
+        for sequence in step.rows:
+            sequence.num_launched += 1
+            sequence.last_step_id = step.step_id
+            if sequence.first_step_id < 0:
+                sequence.first_step_id = step.step_id
 
     def _admit(self, sequence: Sequence, step_id: int, hits: set[PrefixKey]) -> None:
         """From waiting to running, with all it needs to be prefilled."""
@@ -102,7 +105,7 @@ class Roster:
         self.running.append(sequence)
         self._residency.admit(sequence, hits)
         now = self._now_ns()
-        if self.handle(sequence).admitted(now):
+        if self._handles[sequence.request_id].admitted(now):
             self._tracer.mark("admitted", sequence.request_id, step_id, now)
         if sequence.num_cached:
             self._tracer.mark("prefix_hit", sequence.request_id, step_id, now)
@@ -127,30 +130,47 @@ class Roster:
 
     # Tokens ----------------------------------------------------------------------------------------
 
-    def mask_of(self, sequence: Sequence) -> Mask:
-        """What the grammar allows next. A zombie's token will be dropped: its grammar is not asked (I9)."""
-        if sequence.finished:
-            return Mask.ANY
+    def masks(self, step: Step) -> list[Mask]:
+        """What each row's grammar allows next. A zombie's token will be dropped: it is not asked (I9)."""
+        return [Mask.ANY if s.finish_reason is not None else self._mask_of(s) for s in step.rows]
+
+    def _mask_of(self, sequence: Sequence) -> Mask:
         try:
             return sequence.skill.mask()
         except Exception as error:
             self.fail(sequence, error)
             return Mask.ANY
 
-    def deliver(self, sequence: Sequence, token: Token, step_id: int, now_ns: int) -> bool:
+    def deliver(self, step: Step, tokens: Items[Token], now_ns: int) -> list[bool]:
+        """A committed step's tokens, one per row; True where the request took it.
+
+        A zombie's is dropped (I9), and what no step holds any more is released.
+        """
+        taken = []
+        for sequence, token in zip(step.rows, tokens, strict=True):
+            sequence.inflight_refs -= 1
+            assert sequence.inflight_refs >= 0, "I3: committed more often than launched"
+            is_zombie = sequence.finish_reason is not None
+            taken.append(not is_zombie and self._take(sequence, token, step.step_id, now_ns))
+            if is_zombie:
+                self.release_if_drained(sequence)
+        return taken
+
+    def _take(self, sequence: Sequence, token: Token, step_id: int, now_ns: int) -> bool:
         """One committed token: to the grammar, to the caller, and the question whether it was the last.
 
         The end token is consumed like any other, but is no part of the answer. False: the grammar failed.
         """
+        skill = sequence.skill
         try:
-            delta, is_last = sequence.skill.consume(token), sequence.skill.finished
+            delta, is_last = skill.consume(token), skill.finished
         except Exception as error:
             self.fail(sequence, error)
             return False
         if not (is_last and token.id == self._eos_id):
             sequence.tokens.append(token)
             self.num_tokens += 1
-        if self.handle(sequence).token(delta, now_ns):
+        if self._handles[sequence.request_id].token(delta, now_ns):
             self._tracer.mark("first_token", sequence.request_id, step_id, now_ns)
         if is_last:
             self.finish(sequence, FinishReason.STOP, step_id=step_id, now_ns=now_ns)

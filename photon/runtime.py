@@ -25,6 +25,13 @@ from photon.slot import DecodeSlot, SlotShapes
 from photon.staging import stage_images, stage_masks, stage_prefill, stage_rows
 
 
+class _PlainTokens(dict[int, Token]):
+    """One object per id without a value, made when it first comes: a step's tokens cost a look-up each."""
+
+    def __missing__(self, token_id: int) -> Token:
+        return self.setdefault(token_id, Token(token_id))
+
+
 class Runtime:
     """The device half of the engine. Every method but `wait`, `fence` and the set-up returns at once.
 
@@ -51,6 +58,7 @@ class Runtime:
         )
         self.slots = [DecodeSlot(index, self.shapes, device) for index in range(NUM_SLOTS)]
         device.load(self._spec(dtype))
+        self._tokens = _PlainTokens()
         if device.fixed_shapes:
             self._capture_all()
 
@@ -76,7 +84,7 @@ class Runtime:
         self.device.host_phase("launch", len(step.rows))
         slot.poison_results()
         stage_rows(slot, step)
-        works = self._prefill_works(slot, step) if step.kind == "prefill" else self._decode_works(step)
+        works = (self._prefill_works if step.kind == "prefill" else self._decode_works)(slot, step)
         compute.record_event(slot.started)
         compute.enqueue(Work("upload", (slot.index, step.kind == "prefill")), label="h2d")
         compute.record_event(slot.uploaded)
@@ -84,23 +92,23 @@ class Runtime:
             compute.enqueue(work, label=label)
             compute.record_event(slot.vision_done if label == "vision" else slot.forward_done)
 
-    def _decode_works(self, step: Step) -> list[tuple[str, Work]]:
-        pages = self._page_bucket(max(len(sequence.pages) for sequence in step.rows))
-        flags = (has_spatial(step), has_lora(step))
-        return [("forward", Work("decode", (step.slot, step.padded_rows, pages, *flags)))]
+    def _decode_works(self, slot: DecodeSlot, step: Step) -> list[tuple[str, Work]]:
+        pages = self._page_bucket(max(slot.num_pages))
+        args = (slot.index, step.padded_rows, pages, slot.has_spatial, slot.has_lora)
+        return [("forward", Work("decode", args))]
 
     def _prefill_works(self, slot: DecodeSlot, step: Step) -> list[tuple[str, Work]]:
         works, count = [], len(step.rows)
         length, first = stage_prefill(slot, step), step.rows[0]  # all rows are alike
         if first.num_cached:
-            pages = max(len(sequence.pages) for sequence in step.rows)
-            return [("prefill", Work("prefill_cached", (slot.index, count, length, pages, has_lora(step))))]
+            cached = (slot.index, count, length, max(slot.num_pages), slot.has_lora)
+            return [("prefill", Work("prefill_cached", cached))]
         if first.has_image:
             images = stage_images(slot, step)
             tilings = tuple(sequence.tiling for sequence in images)
             num_crops = sum(len(sequence.pixels) for sequence in images)
             works.append(("vision", Work("vision", (slot.index, tilings, num_crops))))
-        args = (slot.index, count, length, first.has_image, has_lora(step))
+        args = (slot.index, count, length, first.has_image, slot.has_lora)
         works.append(("prefill", Work("prefill", args)))
         return works
 
@@ -113,8 +121,7 @@ class Runtime:
         self.device.host_phase("sample", len(step.rows))
         self._upload_masks(slot, [*masks, *[Mask.ANY] * step.padding])
         compute.record_event(slot.sample_started)
-        is_greedy = all(sequence.params.temperature == 0 for sequence in step.rows)
-        args = (slot.index, step.padded_rows, is_greedy, has_spatial(step))
+        args = (slot.index, step.padded_rows, slot.is_greedy, slot.has_spatial)
         compute.enqueue(Work("sample", args), label="sample")
         compute.record_event(slot.sampled)
         copy.wait_event(slot.sampled)
@@ -146,15 +153,13 @@ class Runtime:
         ids = results.token[:count].tolist()
         if min(ids) < 0:
             raise DeviceError("Results were read before their copy had landed.")
-        special = self.model.config.tokenizer
-        tokens = []
-        for row, token_id in enumerate(ids):
-            if token_id == special.coord_id:
-                tokens.append(Token(token_id, float(results.coord[row, 0])))
-            elif token_id == special.size_id:
-                tokens.append(Token(token_id, float(results.size[row, 0]), float(results.size[row, 1])))
-            else:
-                tokens.append(Token(token_id))
+        tokens, ids_of = list(map(self._tokens.__getitem__, ids)), self.model.config.tokenizer
+        if ids_of.coord_id in ids or ids_of.size_id in ids:
+            for row, token_id in enumerate(ids):
+                if token_id == ids_of.coord_id:
+                    tokens[row] = Token(token_id, float(results.coord[row, 0]))
+                elif token_id == ids_of.size_id:
+                    tokens[row] = Token(token_id, *results.size[row].tolist())
         return tokens
 
     def fence(self) -> None:
@@ -201,12 +206,3 @@ class Runtime:
         """These pages have no owner any more."""
         if self.device.poisons and pages:
             self.device.compute.enqueue(Work("poison_pages", (tuple(pages),)), label="poison")
-
-
-def has_spatial(step: Step) -> bool:
-    """Some row may read or write coordinates, so the region heads run."""
-    return any(sequence.skill.is_spatial for sequence in step.rows)
-
-
-def has_lora(step: Step) -> bool:
-    return any(sequence.lora_slot for sequence in step.rows)

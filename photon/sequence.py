@@ -148,6 +148,7 @@ class Sequence:
         self.prefix = prefix
         """KV positions before the prompt: BOS, or BOS and the image."""
         self.prompt = skill.prompt()
+        self._last_prompt_position = prefix + len(self.prompt) - 1
         self.pixels: Any = None
         """Crops, uint8 (N, S, S, 3), kept until release because a preempted sequence needs them again."""
         self.tiling: tuple[int, int] | None = None
@@ -168,6 +169,8 @@ class Sequence:
         self.pages: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.num_preemptions = 0
+        self.first_step_id = self.last_step_id = -1
+        """The first and the last step that was launched with it; -1 before."""
 
     @property
     def finished(self) -> bool:
@@ -204,12 +207,12 @@ class Sequence:
 
     @property
     def num_prefill_positions(self) -> int:
-        return self.prefix + len(self.prompt) + len(self.tokens)
+        return self._last_prompt_position + 1 + len(self.tokens)
 
     @property
     def next_position(self) -> int:
         """The KV position that the next decode writes."""
-        return self.prefix + len(self.prompt) + self.num_launched - 1
+        return self._last_prompt_position + self.num_launched
 
     @property
     def max_positions(self) -> int:

@@ -127,6 +127,16 @@ class DecodeSlot:
         """The step had to upload its masks."""
         self.is_synced = False
         """The host waited for the compute stream before it sampled: `Runtime.sync_masks`."""
+        self.tables: list[list[int]] = []
+        """Whom the step block's rows stand for: the very page lists, of which a sequence has a new one
+        whenever it becomes resident, and which only grow while it is."""
+        self.num_pages: list[int] = []
+        """Of each, how many pages the block holds."""
+        self.padded_rows = 0
+        """Rows of the block, those that stand for nothing included."""
+        self.is_greedy = self.has_spatial = self.has_lora = False
+        """Of the step's rows: all are sampled greedily; some may read or write coordinates, so that the
+        region heads run; some have an adapter."""
 
     step: Any
     prompt: Any

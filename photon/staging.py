@@ -5,6 +5,8 @@ I15: everything a step needs is copied here at launch or sample; the device neve
 
 from __future__ import annotations
 
+from operator import is_
+
 from photon.pages import NULL_PAGE
 from photon.pipeline import Step
 from photon.sequence import Sequence, uniform
@@ -13,21 +15,41 @@ from photon.slot import DecodeSlot
 
 
 def stage_rows(slot: DecodeSlot, step: Step) -> None:
-    """The step block: where each row reads and writes, and how it samples its next token."""
-    block, rows, padded = slot.step, step.rows, step.padded_rows
-    count = len(rows)
-    block.batch_idx[:count] = [sequence.batch_idx for sequence in rows]
+    """The step block: where each row reads and writes, and how it samples its next token.
+
+    What stays while a sequence is resident is written when the slot's rows change; a row of the page table,
+    when it has grown.
+    """
+    block, rows, count = slot.step, step.rows, len(step.rows)
+    tables = [sequence.pages for sequence in rows]
+    shape = (len(slot.tables), slot.padded_rows)
+    if shape != (count, step.padded_rows) or not all(map(is_, slot.tables, tables)):
+        slot.tables, slot.num_pages, slot.padded_rows = tables, [0] * count, step.padded_rows
+        _stage_members(slot, rows)
     block.position[:count] = [sequence.next_position for sequence in rows]
+    if not slot.is_greedy:
+        block.uniform[:count] = [_draw(sequence) for sequence in rows]
+    num_pages = list(map(len, tables))
+    if num_pages != slot.num_pages:
+        for row in [row for row in range(count) if num_pages[row] != slot.num_pages[row]]:
+            block.page_table[row, slot.num_pages[row] : num_pages[row]] = tables[row][slot.num_pages[row] :]
+        slot.num_pages = num_pages
+
+
+def _stage_members(slot: DecodeSlot, rows: tuple[Sequence, ...]) -> None:
+    """Who is in the step, and all of it that does not change from step to step."""
+    block, count = slot.step, len(rows)
+    block.batch_idx[:count] = [sequence.batch_idx for sequence in rows]
     block.lora_slot[:count] = [sequence.lora_slot for sequence in rows]
     block.temperature[:count] = [sequence.params.temperature for sequence in rows]
     block.top_p[:count] = [sequence.params.top_p for sequence in rows]
-    block.uniform[:count] = [_draw(sequence) for sequence in rows]
-    for row, sequence in enumerate(rows):
-        pages = sequence.pages
-        block.page_table[row, : len(pages)] = pages
-        block.page_table[row, len(pages) :] = NULL_PAGE
-    if padded > count:
-        _stage_padding(slot, count, padded)
+    block.uniform[:count] = 0
+    block.page_table[:count] = NULL_PAGE
+    if slot.padded_rows > count:
+        _stage_padding(slot, count, slot.padded_rows)
+    slot.is_greedy = not block.temperature[:count].any()
+    slot.has_lora = bool(block.lora_slot[:count].any())
+    slot.has_spatial = any(sequence.skill.is_spatial for sequence in rows)
 
 
 def _draw(sequence: Sequence) -> float:
