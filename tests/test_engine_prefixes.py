@@ -252,6 +252,23 @@ def test_pressure_evicts_prefixes_and_no_answer_shows_it(page_size: int, num_pag
         assert counters(engine) == start
 
 
+def test_a_prefix_that_a_step_reads_is_not_given_up_for_another_row_of_it() -> None:
+    """pipeline_bugs 52: the first row needs what others hold; the second's prefix was used longest ago."""
+    x, *others = (asked(picture(seed), "x", max_tokens=1) for seed in (1, 2, 4, 5, 6))
+    y = asked(picture(2), "x" * 30, max_tokens=1)
+    with build() as engine:
+        sequences = [engine.submit(request)._sequence for request in (y, x)]
+        own = sum(engine._scheduler.pages_for(s.num_prefill_positions + 1) - 1 for s in sequences)
+        finish(engine)
+    with build(small(num_pages=own + 4)) as engine:  # and what y and x read
+        for request in (x, *others):
+            run(engine, [request])
+        assert engine.stats()["cached_images"] == 5
+        assert run(engine, [y, x]) == [sequential(y), sequential(x)]
+        assert engine.stats()["prefix_hits"] == 2
+        assert engine.stats()["cached_images"] < 5
+
+
 def test_a_preempted_row_comes_back_as_a_hit() -> None:
     """pipeline_bugs 51, 55."""
     four = [asked(picture(1), f"go {seed}", max_tokens=40, temperature=4.0, seed=seed) for seed in range(4)]
@@ -268,7 +285,7 @@ def test_a_preempted_row_comes_back_as_a_hit() -> None:
 @pytest.mark.parametrize("page_size", [1, 4, 5, 16])
 @pytest.mark.parametrize("spare", [0, 1])
 def test_a_pool_that_is_just_large_enough_is_so_with_a_cached_prefix(page_size: int, spare: int) -> None:
-    """The partly filled page is one more while it is copied; where it is one too many, all is computed again."""
+    """While the partly filled page is copied it is one more; where that is too many, it is computed again."""
     request = asked(picture(1), "x", max_tokens=40, temperature=4.0, seed=1)
     with build(small(page_size=page_size)) as engine:
         length = run(engine, [request])[0]

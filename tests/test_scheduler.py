@@ -1,6 +1,6 @@
 """Pins the scheduler's decisions, which are pure: who is admitted, who decodes, now, later or never.
 
-I3, I8; pipeline_bugs 2, 15, 55, 56, 64, 65.
+I3, I8; pipeline_bugs 2, 15, 52, 55, 56, 64, 65.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from photon.skills.base import Mask, Token
 CONTEXT = 64
 PAGES = 40
 FREE = Capacity(pages=PAGES, rows=64, lora_slots=4)
+PREFIX = 9  # two full pages of four and a part of a third
 
 
 class Plain:
@@ -48,11 +49,16 @@ class Plain:
 
 
 def sequence(
-    length: int = 3, *, max_tokens: int = 20, image_crops: int = 0, adapter: int | None = None
+    length: int = 3,
+    *,
+    max_tokens: int = 20,
+    image_crops: int = 0,
+    adapter: int | None = None,
+    key: bytes | None = None,
 ) -> Sequence:
-    """A waiting one; prefix 1, so `length + 1` prefill positions."""
-    made = Sequence(1, Plain(length, max_tokens), SamplingParams(), 1)
-    made.adapter_id = adapter
+    """A waiting one; prefix 1, so `length + 1` prefill positions. With a key it is about an image of 9."""
+    made = Sequence(1, Plain(length, max_tokens), SamplingParams(), PREFIX if key else 1)
+    made.adapter_id, made.image_key = adapter, key
     if image_crops:
         made.pixels, made.tiling = [0] * image_crops, (1, 1)
     return made
@@ -209,6 +215,52 @@ def test_an_adapter_without_slots_is_never_admitted() -> None:
     assert "max_lora_slots 0" in str(scheduler(max_lora_slots=0).never_fits(sequence(adapter=1)))
 
 
+# Cached prefixes ----------------------------------------------------------------------------------------
+
+
+def about(key: bytes, length: int = 3, **options: Any) -> Sequence:
+    return sequence(length, image_crops=1, key=key, **options)
+
+
+def kept(pages: int, **entries: int) -> Capacity:
+    """So many pages, and for each image how many of them its entry takes when it is read."""
+    return Capacity(pages, 64, 4, prefixes={(name.encode(), None): taken for name, taken in entries.items()})
+
+
+@pytest.mark.parametrize(
+    ("waiting", "free", "admitted", "is_cached"),
+    [
+        ([about(b"x"), about(b"x"), about(b"y")], kept(PAGES), 2, False),
+        ([about(b"x"), about(b"x"), about(b"y")], kept(PAGES, x=3), 2, True),
+        ([about(b"x"), about(b"y"), about(b"x")], kept(PAGES, x=3, y=0), 3, True),
+        ([about(b"y"), about(b"y"), about(b"x")], kept(PAGES, x=3), 2, False),
+        ([about(b"x"), sequence(), about(b"x")], kept(PAGES, x=3), 1, True),
+        ([about(b"x", adapter=1)], kept(PAGES, x=3), 1, False),
+        ([about(b"x", 15) for _ in range(4)], kept(PAGES, x=3), 2, True),
+        ([about(b"x", 2) for _ in range(3)], kept(6, x=3), 3, True),
+        ([about(b"x", 2) for _ in range(3)], kept(5, x=3), 2, True),
+        ([about(b"x", 2), about(b"y", 2)], kept(7, x=3, y=3), 1, True),
+        ([about(b"x", 2), about(b"y", 2)], kept(8, x=3, y=3), 2, True),
+        ([about(b"x", 2), about(b"y", 2)], kept(2, x=0, y=0), 2, True),
+    ],
+)
+def test_a_prefill_reads_cached_prefixes_or_computes_them(
+    waiting: list[Sequence], free: Capacity, admitted: int, is_cached: bool
+) -> None:
+    """pipeline_bugs 52: an entry's own pages are no room for its readers. Only the prompt counts as work."""
+    plan = scheduler().plan(waiting, [], free)
+    assert plan is not None
+    assert (plan.rows, plan.is_cached) == (tuple(waiting[:admitted]), is_cached)
+
+
+def test_where_the_copy_of_a_page_is_one_too_many_the_prefix_is_computed_again_by_one_that_is_alone() -> None:
+    one, other = about(b"x", 2), running(refs=2)
+    plan = scheduler().plan([one, about(b"x", 2)], [], kept(3, x=3))
+    assert plan is not None
+    assert (plan.rows, plan.is_cached) == ((one,), False)
+    assert scheduler().plan([one], [other], kept(3, x=3)) is None, "pages will come back"
+
+
 SEQUENCES = st.builds(
     sequence,
     st.integers(1, 40),
@@ -216,13 +268,20 @@ SEQUENCES = st.builds(
     image_crops=st.integers(0, 4),
     adapter=st.sampled_from([None, 1, 2]),
 )
+IMAGES = st.builds(about, st.sampled_from([b"x", b"y", b"z"]), st.integers(1, 40))
 RUNNING = st.builds(
     running, st.integers(1, 20), launched=st.integers(1, 12), pages=st.integers(6, 9), refs=st.integers(0, 2)
 )
-CAPACITY = st.builds(Capacity, st.integers(0, 30), st.integers(0, 9), st.integers(0, 2))
+ENTRIES = st.dictionaries(st.sampled_from([(b"x", None), (b"y", None)]), st.integers(0, 3))
+CAPACITY = st.builds(
+    lambda pages, rows, slots, entries: Capacity(
+        pages + sum(entries.values()), rows, slots, prefixes=entries
+    ),
+    *(st.integers(0, 30), st.integers(0, 9), st.integers(0, 2), ENTRIES),
+)
 
 
-@given(st.lists(SEQUENCES, max_size=6), st.lists(RUNNING, max_size=4), CAPACITY)
+@given(st.lists(SEQUENCES | IMAGES, max_size=6), st.lists(RUNNING, max_size=4), CAPACITY)
 def test_no_plan_takes_more_than_there_is(
     waiting: list[Sequence], rows: list[Sequence], free: Capacity
 ) -> None:
@@ -238,16 +297,23 @@ def test_no_plan_takes_more_than_there_is(
     assert list(plan.rows) == waiting[: len(plan.rows)], "the line was not kept"
     assert len(rows) + len(plan.rows) <= planner.config.max_batch_size
     assert len(plan.rows) <= free.rows
-    assert sum(planner.pages_for(row.num_prefill_positions) for row in plan.rows) <= free.pages
+    pages = sum(planner.pages_for(row.num_prefill_positions) for row in plan.rows)
+    if plan.is_cached:
+        keys = {row.prefix_key for row in plan.rows if row.prefix_key}
+        pages += sum(free.prefixes[key] for key in keys) - len(plan.rows) * (PREFIX // 4)
+    assert pages <= free.pages
     assert len({row.adapter_id for row in plan.rows} - {None}) <= free.lora_slots
     assert len({row.has_image for row in plan.rows}) == 1
 
 
-@given(st.lists(SEQUENCES, min_size=1, max_size=6))
-def test_an_empty_engine_admits_the_head_of_the_line_unless_it_never_fits(waiting: list[Sequence]) -> None:
+@given(st.lists(SEQUENCES | IMAGES, min_size=1, max_size=6), ENTRIES, st.integers(9, PAGES))
+def test_an_empty_engine_admits_the_head_of_the_line_unless_it_never_fits(
+    waiting: list[Sequence], entries: Any, pages: int
+) -> None:
     """Otherwise the engine would stand still for ever."""
     planner = scheduler()
-    plan = planner.plan(waiting, [], Capacity(PAGES, 8, 2))
+    planner.num_pages = pages
+    plan = planner.plan(waiting, [], Capacity(pages, 8, 2, prefixes=entries))
     assert plan is not None or planner.never_fits(waiting[0]) is not None
 
 
@@ -265,6 +331,7 @@ def test_an_empty_engine_admits_the_head_of_the_line_unless_it_never_fits(waitin
         {"prefill_crop_budget": 0},
         {"max_consecutive_prefills": 0},
         {"max_waiting": 0},
+        {"max_cached_images": -1},
         {"max_lora_slots": -1},
         {"max_lora_rank": 1.5},
     ],
