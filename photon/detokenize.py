@@ -63,6 +63,10 @@ class Detokenizer:
         return remaining + self._emit(len(self._held))
 
     def _take(self, text: str) -> str:
+        if not self._stop:  # nothing is ever held back
+            if text:
+                self._pieces.append(text)
+            return text
         if self._stopped:
             return ""
         self._held += text
@@ -80,7 +84,7 @@ class Detokenizer:
 
     def _possible_stop(self) -> int:
         """Length of the longest end of the held text that begins a stop string."""
-        longest = min(len(self._held), max(map(len, self._stop), default=1) - 1)
+        longest = min(len(self._held), max(map(len, self._stop)) - 1)
         tails = (self._held[-length:] for length in range(longest, 0, -1))
         return next((len(tail) for tail in tails if any(stop.startswith(tail) for stop in self._stop)), 0)
 

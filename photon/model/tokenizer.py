@@ -30,6 +30,7 @@ class Tokenizer:
         added = self._inner.get_added_tokens_decoder()
         self._special = frozenset(token_id for token_id, token in added.items() if token.special)
         self._byte_of = _byte_alphabet()
+        self._bytes: dict[int, bytes] = {}
         self._check_byte_level(Path(path).name)
 
     @property
@@ -60,8 +61,15 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes one token stands for; empty for control tokens and ids the tokenizer does not have."""
-        if token_id in self._special:
-            return b""
+        known = self._bytes.get(token_id)
+        return self._spell(token_id) if known is None else known
+
+    def _spell(self, token_id: int) -> bytes:
+        """`token_bytes` of an id that is asked for the first time: once in a process, not once a token."""
+        spelled = self._bytes[token_id] = b"" if token_id in self._special else self._bytes_of(token_id)
+        return spelled
+
+    def _bytes_of(self, token_id: int) -> bytes:
         token = self._inner.id_to_token(token_id) or ""
         try:
             return bytes([self._byte_of[char] for char in token])
