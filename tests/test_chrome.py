@@ -47,7 +47,7 @@ marks_strategy = st.lists(
     max_size=25,
 )
 
-halves = st.sampled_from([float("nan"), 0.0, 0.1, 1 / 3, 1.0])
+halves = st.sampled_from([float("nan"), float("-inf"), 0.0, 0.1, 1 / 3, 1.0])
 rows_strategy = st.lists(
     st.builds(
         lambda at, step, row, who, where, words, flags, counts: RowRecord(

@@ -8,7 +8,7 @@ import json
 
 from traces import INFO, recorded
 
-from tracing.exports import facts, last, metrics_document, spans_csv
+from tracing.exports import clock_note, facts, last, metrics_document, settled, spans_csv
 from tracing.metrics import METRICS
 from tracing.trace import SpanRecord, Trace
 
@@ -38,9 +38,25 @@ def test_the_metrics_document_explains_itself() -> None:
 
 def test_the_facts_say_what_ran_and_how_much_is_held() -> None:
     known = dict(facts(recorded()))
-    assert known.items() >= INFO.items()
+    assert known.items() >= INFO.items() - {("clock_uncertainty_ns", "0")}
+    assert known["clocks of host and device"] == "are the same"
     assert (known["steps"], known["requests"], known["spans"]) == ("12", "3", "110")
     assert dict(facts(Trace.of()))["steps"] == "0"
+
+
+def test_metrics_that_compare_two_clocks_say_how_well_those_agree() -> None:
+    spans = [SpanRecord("host", "launch", 0, 9)]
+    assert "host and device agree within 4.2 us; bubble caused by" in clock_note(
+        Trace.of(spans, info={"clock_uncertainty_ns": "4200"})
+    )
+    assert "unknown" in clock_note(Trace.of(spans))
+
+
+def test_device_work_that_is_not_told_yet_is_no_bubble() -> None:
+    spans = [s for s in recorded().spans if s.step_id < 51 or s.name in ("plan", "launch")]
+    device = [s.end_ns for s in spans if s.track == "compute"]
+    assert settled(Trace.of(spans)).window[1] == max(device)
+    assert settled(recorded()).window == recorded().window
 
 
 def test_the_last_seconds_end_where_the_trace_does() -> None:

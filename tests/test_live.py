@@ -351,7 +351,7 @@ def test_a_click_on_a_bubble_says_its_cause(page: Any, feed: Feed) -> None:
     trace, base = still(page, feed, 30 * MS)
     bubble = bubbles(trace)[2]
     query = {"start": str(bubble.start_ns), "end": str(bubble.end_ns)}
-    text = bubble_detail(feed.recorder.snapshot(), query)["text"]
+    text = bubble_detail(Sources(feed.recorder), query)["text"]
     page.mouse.click(*place(page, "bubbles", (bubble.start_ns + bubble.end_ns) / 2 - base))
     page.wait_for_function(
         "text => document.querySelector('.pt-cause')?.textContent === text", arg=text, timeout=10_000

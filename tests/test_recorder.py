@@ -157,6 +157,14 @@ def test_a_window_takes_what_touches_it() -> None:
     assert trace.window == (15, 41)
 
 
+def test_the_time_of_a_step_is_that_of_its_spans() -> None:
+    recorder = Recorder()
+    for start, step in ((10, 1), (30, 2), (20, 1)):
+        recorder.on_span(SpanRecord("host", "plan", start, start + 5, step))
+    assert recorder.when(1) == (10, 25)
+    assert recorder.when(3) is None
+
+
 def test_a_window_keeps_all_marks_of_the_requests_that_lived_in_it() -> None:
     marks = [MarkRecord("arrival", 0, 1), MarkRecord("finish", 10, 1)]
     marks += [MarkRecord("arrival", 5, 2), MarkRecord("finish", 90, 2), MarkRecord("arrival", 80, 3)]

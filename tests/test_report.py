@@ -20,7 +20,7 @@ from tracing.report import (
     compare,
     compare_tokens,
     number,
-    step_times,
+    phase_times,
 )
 from tracing.trace import RowRecord, Trace
 
@@ -57,7 +57,7 @@ def test_a_metric_that_one_trace_lacks_has_no_difference() -> None:
 
 
 def test_step_times_are_those_of_the_decode_steps() -> None:
-    times = step_times(recorded(steps=5))
+    times = phase_times(recorded(steps=5))
     expected = {"period": 1.4, "device": 1.3, "plan": 0.1, "launch": 0.16, "sample": 0.06, "commit": 0.18}
     for phase, value in expected.items():
         assert times[phase] == pytest.approx([value] * len(times[phase])), phase
@@ -71,11 +71,11 @@ def test_the_time_between_two_runs_is_no_period() -> None:
     spans = [s._replace(start_ns=s.start_ns + later, end_ns=s.end_ns + later) for s in second.spans]
     marks = [m._replace(time_ns=m.time_ns + later) for m in second.marks]
     both = Trace.of([*first.spans, *spans], [*first.marks, *marks])
-    assert max(step_times(both)["period"]) == pytest.approx(1.4)
+    assert max(phase_times(both)["period"]) == pytest.approx(1.4)
 
 
 def test_the_empty_trace_has_no_steps_and_no_tokens() -> None:
-    assert not any(len(times) for times in step_times(Trace.of()).values())
+    assert not any(len(times) for times in phase_times(Trace.of()).values())
     tokens = compare_tokens(Trace.of(), Trace.of())
     assert tokens.is_equal is None
     assert str(tokens) == "There are no tokens to compare."

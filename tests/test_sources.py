@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from producer import run
+from producer import MS, run
 
 from tracing.recorder import Recorder
 from tracing.trace import SpanRecord, Trace
-from tracing.ui.sources import MAX_TRACES, Sources
+from tracing.ui.sources import AROUND_NS, MAX_TRACES, Sources
 
 
 def test_the_live_source_is_a_snapshot_of_the_recorder() -> None:
@@ -15,6 +15,24 @@ def test_the_live_source_is_a_snapshot_of_the_recorder() -> None:
     live = Sources(recorder).get("live")
     assert live is not None
     assert len(live.span_table) == 355
+
+
+def test_what_lies_around_a_time_is_the_part_of_the_trace_that_explains_it() -> None:
+    recorder = Recorder()
+    end = run(recorder, 0, 0, steps=4000)
+    sources = Sources(recorder)
+    live, opened = (
+        sources.around(s, 10 * MS, 20 * MS) for s in ("live", sources.add(recorder.snapshot(), ""))
+    )
+    assert live is not None
+    assert opened is not None
+    assert live.window == (10 * MS - AROUND_NS, 20 * MS + AROUND_NS)
+    assert opened.window == (-200_000, live.window[1])
+    assert list(live.spans) == list(opened.spans)
+    newest = sources.around("live", end, end)
+    assert newest is not None
+    assert newest.window[1] == end
+    assert sources.around("gone", 0, 1) is None
 
 
 def test_an_opened_trace_is_found_under_its_id_only() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from traces import recorded
 from tracing.__main__ import main
 from tracing.files import save
 from tracing.metrics import METRICS
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -25,7 +29,7 @@ def test_one_file_gives_facts_metrics_leaks_and_bubbles(run: str, capsys: pytest
     for metric in METRICS:
         assert metric.name in printed
         assert metric.formula in printed
-    assert "clock_uncertainty_ns" in printed
+    assert "The clocks of host and device are the same" in printed
     assert "in sample: Stream.synchronize in Runtime.sample  40.0 us" in printed
     assert "The device idled 0.50 ms because the host was still planning step 40" in printed
 
@@ -79,6 +83,15 @@ def test_the_second_file_is_named_when_it_is_the_bad_one(
 def test_an_output_that_cannot_be_written_is_named(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([run, "--csv", "/absent/spans.csv"]) == 2
     assert "/absent/spans.csv" in capsys.readouterr().err
+
+
+def test_who_stops_reading_early_is_no_error(run: str) -> None:
+    command = [sys.executable, "-m", "tracing", run]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as reading:
+        assert reading.stdout is not None
+        assert reading.stderr is not None
+        reading.stdout.close()
+        assert reading.stderr.read() == b""
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "soon"])

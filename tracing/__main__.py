@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from tracing.bubbles import bubbles
-from tracing.exports import facts, last, metrics_document, spans_csv
+from tracing.exports import clock_note, facts, last, metrics_document, spans_csv
 from tracing.files import TraceFileError, load
 from tracing.leaks import leaks
 from tracing.metrics import METRICS
@@ -87,6 +88,7 @@ def _one(trace: Trace, as_json: bool) -> str:
     parts = [
         columns([[name, text] for name, text in facts(trace)]),
         columns([["metric", "unit", "value", "formula"], *metrics], right=(2,)),
+        clock_note(trace),
         _leaks(trace),
         _bubbles(trace),
     ]
@@ -114,4 +116,6 @@ def _bubbles(trace: Trace) -> str:
 
 
 if __name__ == "__main__":
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # whoever reads us, say `head`, has seen enough
     sys.exit(main())

@@ -25,7 +25,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count, groupby
-from math import isnan, nan
+from math import isfinite, isnan, nan
 from typing import Any
 
 from tracing.bubbles import bubbles
@@ -263,9 +263,9 @@ def _read_mark(event: Event, base: int) -> MarkRecord:
 
 
 def _commits(trace: Trace, base: int) -> Iterator[Event]:
-    """One instant per committed step, with its rows; a number that is not one is null."""
+    """One instant per committed step, with its rows; NaN is null, an infinite number its name."""
     for (time, step, waits), rows in groupby(trace.rows, key=lambda r: (r.time_ns, r.step_id, r.waits)):
-        table = [[_or_null(getattr(row, column)) for column in ROW_COLUMNS] for row in rows]
+        table = [[_plain(getattr(row, column)) for column in ROW_COLUMNS] for row in rows]
         where = {"name": "commit", "cat": "rows", "s": "t", "pid": REQUESTS, "tid": COMMITS}
         yield {
             "ph": "i",
@@ -275,13 +275,17 @@ def _commits(trace: Trace, base: int) -> Iterator[Event]:
         }
 
 
-def _or_null(value: Any) -> Any:
-    return None if isinstance(value, float) and isnan(value) else value
+def _plain(value: Any) -> Any:
+    """A value that strict JSON has."""
+    if not isinstance(value, float) or isfinite(value):
+        return value
+    return None if isnan(value) else str(value)
 
 
 def _read_rows(event: Event, columns: list[str], base: int) -> Iterator[RowRecord]:
     args = event["args"]
     same: Event = {"time_ns": base + _ns(event, "ts"), "step_id": args["step"], "waits": args["waits"]}
     for row in args["rows"]:
-        values = (nan if value is None else value for value in row)
-        yield RowRecord(**same | dict(zip(columns, values, strict=True)))
+        values = dict(zip(columns, row, strict=True))
+        point = {key: nan if values[key] is None else float(values[key]) for key in ("x", "y")}
+        yield RowRecord(**same | values | point)

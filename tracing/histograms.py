@@ -9,7 +9,7 @@ import numpy.typing as npt
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from tracing.report import PHASES, step_times
+from tracing.report import PHASES, phase_times
 from tracing.trace import Trace
 
 NUM_BINS = 40
@@ -23,7 +23,7 @@ def histograms(a: Trace, b: Trace, names: tuple[str, str] = ("A", "B"), *, dark:
 
     The slowest percent of the steps is counted in the last bin: one hiccup must not squeeze the rest.
     """
-    times = step_times(a), step_times(b)
+    times = phase_times(a), phase_times(b)
     num_rows = -(-len(PHASES) // COLUMNS)
     figure = make_subplots(rows=num_rows, cols=COLUMNS, subplot_titles=PHASES, vertical_spacing=0.22)
     for i, phase in enumerate(PHASES):

@@ -151,7 +151,7 @@ def _table(
 
 def _row(trace: Trace, launch: SpanRecord | None, row: RowRecord) -> dict[str, Any]:
     values = dict.fromkeys(ROW_KEYS) | row._asdict()
-    x, y = (None if math.isnan(value) else value for value in (row.x, row.y))
+    x, y = (value if math.isfinite(value) else None for value in (row.x, row.y))
     state, why = ("zombie", _why(trace, launch, row)) if row.is_zombie else ("live", None)
     own = {"request": row.request_id, "token": row.token_id, "state": state, "x": x, "y": y, "why": why}
     return {key: (values | own | {"mask": row.mask or None})[key] for key in ROW_KEYS}

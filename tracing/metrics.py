@@ -5,8 +5,8 @@
     D  U([arrival, finish) of requests) in W     C  U(d2h spans) in W
 
 Every function returns None where there is nothing to divide by. Device busy, bubble, zombie tax use
-device times only; host hidden, launch latency and the causes of bubbles compare two clocks and are no
-more exact than their alignment. Steps and tokens belong to W when they start or happen in it.
+device times only; those in TWO_CLOCKS compare host with device times and are no more exact than the
+clocks' alignment. Steps and tokens belong to W when they start or happen in it.
 """
 
 from __future__ import annotations
@@ -246,6 +246,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("ITL p99", "ms", itl_p99_ms),
     Metric("TPOT p50", "ms", tpot_p50_ms),
 )
+TWO_CLOCKS = {"bubble_host_percent", "host_hidden_percent", "host_exposed_ms"}
+TWO_CLOCKS |= {"launch_latency_us", "predicted_gain_percent"}
 
 
 def summary(trace: Trace) -> dict[str, Value]:

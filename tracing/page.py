@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from tracing.exports import facts
+from tracing.exports import clock_note, facts
 from tracing.metrics import METRICS
 from tracing.report import number
 from tracing.timeline import timeline
@@ -41,7 +41,7 @@ def page(trace: Trace, title: str = "Photon Workbench trace") -> str:
             f'<table id="facts">{_rows(facts(trace))}</table>',
             figure,
             '<table id="metrics"><tr><th>metric<th>value<th>unit<th>formula</tr>',
-            f"{_rows(metrics)}</table></body></html>",
+            f"{_rows(metrics)}</table><p>{escape(clock_note(trace))}</p></body></html>",
         )
     )
 

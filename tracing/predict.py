@@ -75,8 +75,8 @@ def step_times(trace: Trace) -> StepTimes | None:
         return None
     steps, starts = forwards["step_id"], forwards["start_ns"]
     periods = np.diff(starts)[np.diff(steps) == 1]
-    device = _per_step(trace.where("compute", kind="decode"))
-    work, _ = _host_per_step(trace, steps.tolist())
+    device = per_step(trace.where("compute", kind="decode"))
+    work, _ = host_per_step(trace, steps.tolist())
     period = float(np.median(periods)) / 1e6 if len(periods) else None
     return StepTimes(period, _median_ms(device), _median_ms(work), len(forwards))
 
@@ -89,7 +89,7 @@ def predict(trace: Trace) -> Prediction | None:
     times = step_times(trace)
     if times is None or not times.host_ms or not times.device_ms or steps_overlap(trace):
         return None
-    _, exposed = _host_per_step(trace, trace.where("compute", "forward", kind="decode")["step_id"].tolist())
+    _, exposed = host_per_step(trace, trace.where("compute", "forward", kind="decode")["step_id"].tolist())
     blocking, pipelined = times.device_ms + _median_ms(exposed), max(times.device_ms, times.host_ms)
     tax = _zombie_tax(trace, times, pipelined)
     gain = _gain(blocking, pipelined, tax)
@@ -125,13 +125,13 @@ def _row_ms(forwards: Table) -> float:
     return float(np.median(lengths) / max(sizes[0], 1))
 
 
-def _per_step(rows: Table) -> list[int]:
+def per_step(rows: Table) -> list[int]:
     """Sum of the lengths of each step's spans, in ns."""
     _, owner = np.unique(rows["step_id"], return_inverse=True)
     return np.bincount(owner, (rows["end_ns"] - rows["start_ns"]).astype(float)).astype(int).tolist()
 
 
-def _host_per_step(trace: Trace, steps: Iterable[int]) -> tuple[list[int], list[int]]:
+def host_per_step(trace: Trace, steps: Iterable[int]) -> tuple[list[int], list[int]]:
     """H of each of the steps, its host spans without waits and sync leaks, and how much of it is exposed:
     done while the device idled; in ns."""
     work, exposed = dict.fromkeys(steps, 0), dict.fromkeys(steps, 0)

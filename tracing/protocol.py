@@ -42,8 +42,8 @@ class SpanLike(Protocol):
 
 
 class MarkLike(Protocol):
-    """name: arrival, admitted, first_token, finish, release or cancel; prefix_hit where a prefill was spared its
-    image, whose keys and values were cached."""
+    """name: arrival, admitted, first_token, finish, release or cancel; prefix_hit where a prefill was spared
+    its image, whose keys and values were cached."""
 
     @property
     def name(self) -> str: ...

@@ -1,7 +1,7 @@
 """compare(a, b) -> Report: every metric of two traces, how long their steps took, and their tokens. Pure.
 
     a, b   two traces of one workload, say at depth 1 and depth 2
-    steps  step_times(trace): period, device and host time of each decode step
+    steps  phase_times(trace): period, device and host time of each decode step
     tokens the k-th request to arrive in a, and the k-th to arrive in b, token by token
 
 A metric is better when it moved the way `HIGHER` or `LOWER` says; of the others there is no telling.
@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracing.bubbles import host_leaves
 from tracing.intervals import covered
-from tracing.lanes import phase_of
 from tracing.metrics import METRICS, Metric
+from tracing.predict import host_per_step, per_step
 from tracing.requests import demand, request_lives
 from tracing.trace import RowRecord, Table, Trace
 from tracing.values import Value, percentile
@@ -127,38 +126,29 @@ class Report:
 def compare(a: Trace, b: Trace) -> Report:
     """b against a."""
     rows = tuple(Row(metric, metric.function(a), metric.function(b)) for metric in METRICS)
-    times = step_times(a), step_times(b)
+    times = phase_times(a), phase_times(b)
     return Report(rows, {phase: (times[0][phase], times[1][phase]) for phase in PHASES}, compare_tokens(a, b))
 
 
 # --- step times -----------------------------------------------------------------------------------
 
 
-def step_times(trace: Trace) -> Times:
+def phase_times(trace: Trace) -> Times:
     """Milliseconds of each decode step, by phase.
 
     period: from one forward's start to that of the next step, if some request wanted the device all the
     while; device: its compute spans together; host: its host spans without waits and sync leaks; the others:
     the spans of that name.
     """
-    steps = set(trace.where("compute", "forward", kind="decode")["step_id"].tolist())
-    found = {"period": _periods(trace), "device": _sums(trace.where("compute", kind="decode"), steps)}
-    host = dict.fromkeys(sorted(steps), 0)
-    for leaf in host_leaves(trace):
-        if leaf.step_id in steps and phase_of(leaf.name) not in ("wait", "sync"):
-            host[leaf.step_id] += leaf.end_ns - leaf.start_ns
-    found |= {"host": list(host.values())}
-    found |= {name: _sums(trace.where("host", name), steps) for name in HOST_PHASES}
+    steps = np.unique(trace.where("compute", "forward", kind="decode")["step_id"])
+
+    def sums(rows: Table) -> list[int]:
+        return per_step(rows[np.isin(rows["step_id"], steps)])
+
+    found = {"period": _periods(trace), "device": sums(trace.where("compute", kind="decode"))}
+    found |= {"host": host_per_step(trace, steps.tolist())[0]}
+    found |= {name: sums(trace.where("host", name)) for name in HOST_PHASES}
     return {phase: np.array(found[phase], np.float64) / 1e6 for phase in PHASES}
-
-
-def _sums(rows: Table, steps: set[int]) -> list[int]:
-    """Nanoseconds of the spans of each step that has any."""
-    sums: dict[int, int] = {}
-    for step, start, end in rows[["step_id", "start_ns", "end_ns"]].tolist():
-        if step in steps:
-            sums[step] = sums.get(step, 0) + end - start
-    return list(sums.values())
 
 
 def _periods(trace: Trace) -> list[int]:

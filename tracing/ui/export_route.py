@@ -7,7 +7,8 @@
                         &last_s=N                   the last seconds only
                         &start=NS&end=NS            this window only
 
-`source` is "live" and `format` is "chrome" when they are left out. 404 and {"error": sentence} for a source
+`source` is "live" and `format` is "chrome" when they are left out. A live trace ends where the device's work
+is known, before the steps in flight. 404 and {"error": sentence} for a source
 that is not held, 400 for a query that cannot be meant. The file is made in a thread.
 """
 
@@ -23,7 +24,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tracing.chrome import dumps, to_chrome
-from tracing.exports import last, metrics_document, spans_csv
+from tracing.exports import last, metrics_document, settled, spans_csv
 from tracing.files import pack
 from tracing.page import page
 from tracing.trace import Trace
@@ -47,18 +48,19 @@ def export_routes(sources: Sources) -> list[Route]:
     """The route of this module."""
 
     def make(query: Mapping[str, str]) -> Response:
-        trace = sources.get(query.get("source", LIVE))
+        source = query.get("source", LIVE)
+        trace = sources.get(source)
         if trace is None:
             return JSONResponse({"error": GONE}, 404)
         try:
-            trace = part(trace, query)
+            trace = part(settled(trace) if source == LIVE else trace, query)
             ending, media_type, write = FORMATS[query.get("format", "chrome")]
         except KeyError:
             return JSONResponse({"error": f"The format must be one of {', '.join(FORMATS)}."}, 400)
         except (ValueError, OverflowError):
             sentence = "Seconds must be a number above 0, start and end whole nanoseconds."
             return JSONResponse({"error": sentence}, 400)
-        title = sources.title(query.get("source", LIVE)) or "Photon Workbench trace"
+        title = sources.title(source) or "Photon Workbench trace"
         name = f'attachment; filename="{file_stem(title)}{ending}"'
         return Response(write(trace, title), media_type=media_type, headers={"Content-Disposition": name})
 

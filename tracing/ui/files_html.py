@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tracing.bubbles import bubbles
-from tracing.exports import facts
+from tracing.exports import clock_note, facts
 from tracing.inspect import steps
 from tracing.leaks import leaks
 from tracing.metrics import METRICS
@@ -90,7 +90,7 @@ def _metrics(trace: Trace) -> str:
         f"<dd>{number(m.function(trace))}<small>{escape(m.unit)}</small></dd></div>"
         for m in METRICS
     )
-    return f'<dl class="pw-numbers">{"".join(cells)}</dl>'
+    return f'<dl class="pw-numbers">{"".join(cells)}</dl><p class="pw-hint">{escape(clock_note(trace))}</p>'
 
 
 def _steps(trace: Trace, title: str, source: str) -> str:

@@ -4,6 +4,7 @@
     source = sources.add(trace, "run.json.gz")      # a random id: who does not know it cannot ask for it
     sources.get(source)                             # the Trace, or None when it has gone
     sources.get("live")                             # a snapshot of everything the recorder holds
+    sources.around(source, start_ns, end_ns)        # what lies near: of the recorder a tenth of the work
 
 Opened traces are held in memory, MAX_TRACES of them and MAX_BYTES of tables at most; the oldest go. Any
 thread may call.
@@ -20,6 +21,7 @@ from tracing.trace import Trace
 LIVE = "live"
 MAX_TRACES = 16
 MAX_BYTES = 512 << 20
+AROUND_NS = 2_000_000_000  # in it lie the steps that explain a step or a bubble
 
 
 class Sources:
@@ -50,6 +52,14 @@ class Sources:
         if source == LIVE:
             return self.live.snapshot()
         return self._find(source)[1]
+
+    def around(self, source: str, start_ns: int, end_ns: int) -> Trace | None:
+        """What the source holds in [start_ns, end_ns) and AROUND_NS on either side; None when it has gone."""
+        start, end = start_ns - AROUND_NS, end_ns + AROUND_NS
+        if source == LIVE:
+            return self.live.around(start, end)
+        trace = self.get(source)
+        return trace and trace.within(max(start, trace.window[0]), min(end, trace.window[1]))
 
     def title(self, source: str) -> str:
         """What the trace was opened as; "" for unknown ids and for "live"."""
