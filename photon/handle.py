@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +79,7 @@ class Handle:
         self.request_id = sequence.request_id
         self._sequence = sequence
         self._cancel = cancel
-        self._line: deque[Sequence] = deque()
+        self._line: Collection[Sequence] = ()
         self._deltas: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._done = threading.Event()
         self._result: dict[str, Any] | None = None
@@ -106,7 +105,7 @@ class Handle:
     @property
     def num_ahead(self) -> int:
         """Requests that wait for admission before this one; 0 when it does not wait. Takes no lock."""
-        line = self._line.copy()  # in one piece, whatever the engine's thread does to it meanwhile
+        line = list(self._line)  # in one piece, whatever the engine's thread does to it meanwhile
         return line.index(self._sequence) if self._sequence in line else 0
 
     @property
@@ -168,7 +167,7 @@ class Handle:
 
     # The engine's side ---------------------------------------------------------------------------
 
-    def lined_up(self, line: deque[Sequence]) -> None:
+    def lined_up(self, line: Collection[Sequence]) -> None:
         """It waits in this line, which the engine goes on changing."""
         self._line = line
 

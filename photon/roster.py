@@ -12,7 +12,7 @@ Invariants: I9 a finished sequence is never finished, fed or streamed again. I10
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from typing import Any
@@ -42,7 +42,7 @@ class Roster:
         eos_id: int,
         now_ns: Callable[[], int],
     ) -> None:
-        self.waiting: deque[Sequence] = deque()
+        self.waiting: OrderedDict[Sequence, None] = OrderedDict()  # any of them leaves without a search
         self.running: list[Sequence] = []
         self.zombies: set[Sequence] = set()
         self.num_tokens = self.num_prefix_hits = 0
@@ -69,7 +69,7 @@ class Roster:
 
     def accept(self, sequence: Sequence, handle: Handle) -> None:
         self._handles[sequence.request_id] = handle
-        self.waiting.append(sequence)
+        self.waiting[sequence] = None
         handle.lined_up(self.waiting)
         self._tracer.mark("arrival", sequence.request_id, -1, handle.arrival_ns)
 
@@ -101,7 +101,7 @@ class Roster:
 
     def _admit(self, sequence: Sequence, step_id: int, hits: set[PrefixKey]) -> None:
         """From waiting to running, with all it needs to be prefilled."""
-        self.waiting.remove(sequence)
+        del self.waiting[sequence]
         self.running.append(sequence)
         self._residency.admit(sequence, hits)
         now = self._now_ns()
@@ -126,7 +126,8 @@ class Roster:
         sequence.num_preemptions += 1
         sequence.num_launched = len(sequence.tokens)
         self._release(sequence)
-        self.waiting.appendleft(sequence)
+        self.waiting[sequence] = None
+        self.waiting.move_to_end(sequence, last=False)
 
     # Tokens ----------------------------------------------------------------------------------------
 
@@ -195,7 +196,10 @@ class Roster:
         """
         assert not sequence.finished, "I9: finished twice"
         sequence.finish_reason = reason
-        (self.running if sequence in self.running else self.waiting).remove(sequence)
+        if sequence in self.waiting:
+            del self.waiting[sequence]
+        else:
+            self.running.remove(sequence)
         handle = self._handles.pop(sequence.request_id)
         now = self._now_ns() if now_ns is None else now_ns
         try:

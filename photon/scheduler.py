@@ -19,7 +19,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
@@ -65,7 +65,9 @@ class Scheduler:
         self.crop_budget = crop_budget
         self._prefills_in_row = 0
 
-    def plan(self, waiting: Items[Sequence], running: Items[Sequence], free: Capacity) -> StepPlan | None:
+    def plan(
+        self, waiting: Collection[Sequence], running: Items[Sequence], free: Capacity
+    ) -> StepPlan | None:
         """The next step, or None when no row can go now. Mutates nothing; see `launched`."""
         decode = self._plan_decode(running, free.pages)
         held_back = decode and self._prefills_in_row >= self.config.max_consecutive_prefills
@@ -110,11 +112,12 @@ class Scheduler:
         return None
 
     def _plan_decode(self, running: Items[Sequence], free_pages: int) -> StepPlan | None:
-        rows, growth = [], []
+        rows, growth, page_size = [], [], self.config.page_size
         for sequence in running:
             if not self._can_decode(sequence):
                 continue
-            if missing := self.missing_pages(sequence):
+            if sequence.next_position >= len(sequence.pages) * page_size:
+                missing = self.missing_pages(sequence)
                 if missing > free_pages:
                     continue  # later: pages come back when another row retires, or by preemption
                 free_pages -= missing
@@ -131,7 +134,7 @@ class Scheduler:
         )
 
     def _plan_prefill(
-        self, waiting: Items[Sequence], running: Items[Sequence], free: Capacity
+        self, waiting: Collection[Sequence], running: Items[Sequence], free: Capacity
     ) -> StepPlan | None:
         """The head of the line and those behind it that are of its kind.
 
@@ -140,15 +143,16 @@ class Scheduler:
         """
         if not waiting:
             return None
-        is_cached = waiting[0].prefix_key in free.prefixes
+        head = next(iter(waiting))
+        is_cached = head.prefix_key in free.prefixes
         rows = self._prefill_rows(waiting, running, free, is_cached)
         if is_cached and not rows and not running:
             is_cached = False
-            rows = self._prefill_rows([waiting[0]], running, free, is_cached)
+            rows = self._prefill_rows([head], running, free, is_cached)
         return StepPlan("prefill", rows, is_cached) if rows else None
 
     def _prefill_rows(
-        self, waiting: Items[Sequence], running: Items[Sequence], free: Capacity, is_cached: bool
+        self, waiting: Collection[Sequence], running: Items[Sequence], free: Capacity, is_cached: bool
     ) -> tuple[Sequence, ...]:
         """The longest admissible run at the head of the line."""
         rows: list[Sequence] = []

@@ -12,12 +12,12 @@ import pytest
 from engines import build, counters, finish, oracle, outcome, query, requests, sequential, small, tick
 from hypothesis import given
 from hypothesis import strategies as st
-from test_scheduler import sequence
+from test_scheduler import Plain, sequence
 
-from photon import EngineConfig
+from photon import EngineConfig, Handle
 from photon.errors import InvalidRequestError
 from photon.scheduler import Capacity, Scheduler, StepPlan
-from photon.sequence import FinishReason, Sequence
+from photon.sequence import FinishReason, SamplingParams, Sequence
 from photon.worker import Worker
 
 PAGES = 1000
@@ -136,6 +136,31 @@ def test_a_plan_looks_at_the_head_of_the_line_however_long_it_is(num_waiting: in
     line = Counted([sequence()] * num_waiting)
     assert planner.plan(line, [], Capacity(PAGES, 64, 0)) is not None
     assert 0 < line.num_looks <= 10
+
+
+class Compared(Sequence):
+    """A sequence that counts how often one like it is compared with another."""
+
+    num_comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        Compared.num_comparisons += 1
+        return self is other
+
+    __hash__ = object.__hash__
+
+
+@pytest.mark.parametrize("place", [0, 500, 999])
+def test_who_leaves_a_long_line_is_not_searched_for(place: int) -> None:
+    """Or a thousand callers that give up at once would hold up the running rows."""
+    with build() as engine:
+        line = [Compared(i + 1, Plain(3, 5), SamplingParams(), 1) for i in range(1000)]
+        for waiting in line:
+            engine._roster.accept(waiting, Handle(waiting, 0, 0, lambda: None))
+        Compared.num_comparisons = 0
+        engine._roster.cancel(line[place])
+        assert Compared.num_comparisons < 10
+        assert engine.stats()["waiting"] == 999
 
 
 def test_commands_that_lead_to_commands_do_not_keep_ticks_out() -> None:
