@@ -33,16 +33,12 @@ class Detokenizer:
             raise InvalidRequestError("A stop string is empty; leave it out or write at least one character.")
         self._tokenizer = tokenizer
         self._stop = stop
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._bytes = b""  # of a character that is not complete
         self._held = ""
         self._pieces: list[str] = []
-        self._stopped = False
         self._finished = False
-
-    @property
-    def stopped(self) -> bool:
+        self.stopped = False
         """A stop string is complete; it and what follows are not part of the text."""
-        return self._stopped
 
     @property
     def text(self) -> str:
@@ -52,28 +48,35 @@ class Detokenizer:
     def push(self, token_id: int) -> str:
         """Take one token, return what can be shown now. After a stop: nothing more, always ''."""
         assert not self._finished, "push after finish"
-        return self._take(self._decoder.decode(self._tokenizer.token_bytes(token_id)))
+        return self._take(self._decode(self._tokenizer.token_bytes(token_id), is_last=False))
 
     def finish(self) -> str:
         """No more tokens: return the remaining text. Later calls return ''."""
         self._finished = True
-        remaining = self._take(self._decoder.decode(b"", final=True))
-        if self._stopped:
+        remaining = self._take(self._decode(b"", is_last=True))
+        if self.stopped:
             return remaining
         return remaining + self._emit(len(self._held))
+
+    def _decode(self, data: bytes, *, is_last: bool) -> str:
+        """Whole characters, as codecs.getincrementaldecoder gives them, without its frames."""
+        data = self._bytes + data
+        text, num_used = codecs.utf_8_decode(data, "replace", is_last)
+        self._bytes = data[num_used:]
+        return text
 
     def _take(self, text: str) -> str:
         if not self._stop:  # nothing is ever held back
             if text:
                 self._pieces.append(text)
             return text
-        if self._stopped:
+        if self.stopped:
             return ""
         self._held += text
         cut = self._first_stop()
         if cut is None:
             return self._emit(len(self._held) - self._possible_stop())
-        self._stopped = True
+        self.stopped = True
         return self._emit(cut)
 
     def _first_stop(self) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence as Items
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 log = logging.getLogger(__name__)
 
@@ -99,24 +99,29 @@ class Observers:
     """Fans records out. An observer that raises is logged once and dropped; tokens never change."""
 
     def __init__(self, observers: Items[Observer] = ()) -> None:
-        self._observers = list(observers)
-
-    def __bool__(self) -> bool:
-        return bool(self._observers)
+        self.listening = tuple(observers)
 
     def span(self, span: Span) -> None:
-        self._send("on_span", span)
+        for observer in self.listening:  # written out three times: some ten spans a step come here
+            try:
+                observer.on_span(span)
+            except Exception:
+                self._drop(observer)
 
     def mark(self, mark: Mark) -> None:
-        self._send("on_mark", mark)
+        for observer in self.listening:
+            try:
+                observer.on_mark(mark)
+            except Exception:
+                self._drop(observer)
 
     def step(self, record: StepRecord) -> None:
-        self._send("on_step", record)
-
-    def _send(self, method: str, record: Any) -> None:
-        for observer in tuple(self._observers):
+        for observer in self.listening:
             try:
-                getattr(observer, method)(record)
+                observer.on_step(record)
             except Exception:
-                log.exception("observer %r raised and was dropped", observer)
-                self._observers.remove(observer)
+                self._drop(observer)
+
+    def _drop(self, observer: Observer) -> None:
+        log.exception("observer %r raised and was dropped", observer)
+        self.listening = tuple(other for other in self.listening if other is not observer)

@@ -9,6 +9,7 @@ its own, "sync: CALL in FUNCTION", inside that verb's span.
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Callable
@@ -54,21 +55,21 @@ class Tracer:
         self._device.waits.on_wait = self._waited if observers else None
 
     def __bool__(self) -> bool:
-        return bool(self._observers)
+        return bool(self._observers.listening)
 
     def start(self, *, may_wait: bool = True) -> int:
         """The start of a host span, or 0 when nobody listens.
 
         may_wait: False in launch and sample: a wait for the device before the span's end is a leak.
         """
-        if not self._observers:
+        if not self._observers.listening:
             return 0
         self._may_wait = may_wait
         return self._device.now_ns()
 
     def host(self, name: str, start_ns: int, step: Step, num_zombies: int = 0) -> None:
         """A host span from `start_ns` until now."""
-        if not self._observers:
+        if not self._observers.listening:
             return
         end_ns, tail, self._may_wait = self._device.now_ns(), _tail(step, num_zombies), True
         if self._leaks:
@@ -91,14 +92,14 @@ class Tracer:
         self._leaks.append((f"sync: {call} in {_calling_function()}", start_ns, self._device.now_ns()))
 
     def mark(self, name: str, request_id: int, step_id: int, time_ns: int) -> None:
-        if self._observers:
+        if self._observers.listening:
             self._observers.mark(Mark(name, time_ns, request_id, step_id))
 
     def before_commit(
         self, step: Step, slot: DecodeSlot, tokens: Items[Token], time_ns: int
     ) -> Commit | None:
         """What the commit is about to change; None when nobody listens."""
-        if not self._observers:
+        if not self._observers.listening:
             return None
         rows = step.rows
         return Commit(
@@ -160,12 +161,17 @@ def step_rows(commit: Commit, delivered: Items[bool], ids: TokenizerConfig) -> l
     slot, rows, tokens = commit.slot, commit.step.rows, commit.tokens
     count, coord_id, size_id = len(rows), ids.coord_id, ids.size_id
     positions = slot.step.position if commit.step.kind == "decode" else slot.step.last_index
+    token_ids = [token.id for token in tokens]
+    xs = ys = [math.nan] * count
+    if coord_id in token_ids or size_id in token_ids:
+        xs = [token.x if token.id == coord_id or token.id == size_id else math.nan for token in tokens]
+        ys = [token.y if token.id == size_id else math.nan for token in tokens]
     columns = (
         [sequence.request_id for sequence in rows],
         positions[:count].tolist(),
-        [token.id for token in tokens],
-        [token.x if token.id == coord_id or token.id == size_id else math.nan for token in tokens],
-        [token.y if token.id == size_id else math.nan for token in tokens],
+        token_ids,
+        xs,
+        ys,
         [_MASK_NAMES[mask] for mask in slot.uploaded_masks[:count]],
         commit.zombies,
         delivered,
@@ -174,4 +180,5 @@ def step_rows(commit: Commit, delivered: Items[bool], ids: TokenizerConfig) -> l
         commit.pages,
         commit.lora_slots,
     )
-    return list(map(StepRow._make, zip(*columns, strict=True)))
+    # StepRow._make, without a Python call for each row
+    return list(map(tuple.__new__, itertools.repeat(StepRow), zip(*columns, strict=True)))
