@@ -35,7 +35,7 @@
 
     show(source, title) { // the live stream, or an opened trace: from its start, with nothing kept of the one before
       this.stream?.close();
-      Object.assign(this, { source, title, loading: source !== LIVE, connected: undefined, selected: null, marked: null, pinned: null, origin: 0, lanesShown: new Map() });
+      Object.assign(this, { source, title, loading: source !== LIVE, connected: undefined, selected: null, marked: null, pinned: null, run: null, origin: 0, lanesShown: new Map() });
       this.store = new parts.Store(this.config, source === LIVE ? LIMITS.live : LIMITS.file);
       this.figures = new parts.Figures(this.store);
       this.history = new parts.History(this.figures);
@@ -57,6 +57,7 @@
     receive(message) {
       const touched = this.store.take(message);
       if (!touched) return;
+      if (this.run) this.showRun(...this.run);
       if (this.loading) { this.look(padded([this.store.first, this.store.latest])); return; }
       if (this.pinned?.auto && this.newest() > this.pinned.end) this.follow();
       if (this.following || (touched[0] < this.view[1] && touched[1] > this.view[0])) this.redraw();
@@ -119,9 +120,12 @@
 
     move(share) { const by = share * (this.view[1] - this.view[0]); this.look(this.view.map((t) => t + by)); }
 
-    showRun(startNs, endNs) { // or one text "start,end"; an empty one is no run
+    showRun(startNs, endNs) { // or one text "start,end"; an empty one is no run; an opened trace gives way
       if (endNs === undefined) [startNs, endNs] = String(startNs).split(",");
-      if (!startNs || !endNs || this.source !== LIVE) return;
+      if (!startNs || !endNs) return;
+      if (this.source !== LIVE) this.show(LIVE, "");
+      this.run = this.store.base === null ? [startNs, endNs] : null; // shown when the stream has said its base
+      if (this.run) return;
       const start = this.store.relative(startNs), end = this.store.relative(endNs);
       this.origin = start; this.lanesShown.clear();
       this.look(padded([start, end]), { start, end, auto: true });
@@ -260,62 +264,9 @@
       const { start, px } = this.rectangles, scale = this.plot._fullLayout.xaxis._length / (b - a);
       this.rects.querySelector("g").setAttribute("transform", `translate(${(start - a) * scale}) scale(${px * scale} 1)`);
     }
-
-    // -- numbers and state around it
-
-    measured() { // the window of the figures: the run where one is shown, without the margin beside it
-      if (this.pinned) return [this.pinned.start, this.pinned.end];
-      return (this.following && this.window === "run" && this.figures.lastRun()) || this.view;
-    }
-
-    showFigures() { // while records stream in, a twentieth of the time is enough for figures
-      clearTimeout(this.figuring);
-      const now = performance.now(), wait = this.following ? (this.figured ?? 0) - now : 0;
-      if (wait > 0) { this.figuring = setTimeout(() => this.showFigures(), wait); return; }
-      controls.showFigures(this, this.store.spans ? this.figures.metrics(...this.measured()) : {});
-      if (this.history.update() || this.draws === 1) controls.showSparklines(this);
-      this.panel.refresh();
-      this.figured = now + 20 * (performance.now() - now);
-    }
-
-    paintKeys(node) {
-      for (const key of node.querySelectorAll("[data-category]")) key.style.background = this.config.categories[key.dataset.category][this.dark ? 2 : 1];
-    }
-
-    showState() {
-      const { store, root } = this, n = (v) => v.toLocaleString("en"), lost = store.dropped + store.skipped;
-      const [from, to] = this.measured(), said = store.spans ? [`figures over ${parts.length(to - from)}`] : [];
-      said.push(`${n(store.held)} spans`, `${n(this.drawn)} rects`);
-      if (this.draws) said.push(`${Math.round(this.redrawMs)} ms/draw`);
-      if (lost) said.push(`${n(lost)} dropped`);
-      if (this.marking) said.unshift("drag to mark a range");
-      if (this.loading) said.unshift("loading");
-      else if (this.connected === false && this.source === LIVE) said.unshift("reconnecting");
-      this.status.textContent = said.join(" · ");
-      const shown = this.following ? this.window : this.pinned ? "run" : this.windowOf(this.view[1] - this.view[0]);
-      const on = [this.following ? "live" : this.pinned || this.source !== LIVE ? "" : "pause", shown, this.marking ? "mark" : ""];
-      for (const button of root.querySelectorAll(".pt-group button")) button.setAttribute("aria-pressed", on.includes(button.dataset.do ?? button.dataset.window));
-      root.querySelector("[data-do=help]").setAttribute("aria-expanded", !root.querySelector(".pt-keys").hidden);
-      root.querySelector(".pt-group [data-do=fit]").disabled = !this.selected;
-      this.frame.classList.toggle("pt-marking", this.marking);
-      root.classList.toggle("pt-dark", this.dark);
-      this.empty.hidden = store.spans > 0 || this.source !== LIVE;
-      for (const key of root.querySelectorAll("[data-key-of]")) key.hidden = !store.seen(key.dataset.keyOf);
-      this.showBanner();
-      this.paintKeys(root);
-    }
-
-    showBanner() {
-      const facts = ["device", "model", "depth"].filter((key) => this.store.info[key]).map((key) => `${key} ${this.store.info[key]}`).join(" · ");
-      const words = this.connected === false && this.gone ? "is not held any more; open its file again" : facts;
-      const html = this.source === LIVE ? "" : `trace file <b>${parts.escape(this.title)}</b> <span>${parts.escape(words)}</span>
-        <button type="button" class="pt-button" data-do="live">back to live</button>`;
-      this.banner.hidden = !html;
-      if (this.banner.dataset.html !== html) { this.banner.innerHTML = html; this.banner.dataset.html = html; }
-    }
   }
 
   const titleOf = (ids) => (ids.length > 1 ? `r${ids[0]} … r${ids.at(-1)}` : ids.length ? `r${ids[0]}` : "");
 
-  Object.assign(parts, { Timeline, WINDOWS, CLICK_PX, DOUBLE_MS });
+  Object.assign(parts, { Timeline, WINDOWS, LIVE, CLICK_PX, DOUBLE_MS });
 })();

@@ -65,8 +65,11 @@
     const k = t.config.kpis.find((kpi) => kpi.key === key), [from, to] = t.measured(), past = t.history.of(key).map((s) => s[1]);
     const lines = [["window", length(Math.max(to - from, 0))]];
     if (past.length) lines.push(["last 60 s, lowest", parts.figure(Math.min(...past), k.digits)], ["last 60 s, highest", parts.figure(Math.max(...past), k.digits)]);
+    if (k.clocks) lines.push(["clocks of host and device", clocks(t.store.info.clock_uncertainty_ns)]);
     return { title: k.name, note: k.unit, lines, formulas: k.formulas };
   }
+
+  const clocks = (ns) => (ns === undefined ? "not known" : Number(ns) ? `agree within ${length(Number(ns))}` : "the same");
 
   // -- find: "step 41", "request 7", "r7", "41"
 

@@ -7,7 +7,7 @@
   const parts = window.photonTimelineParts, { total, union, intersect, subtract } = parts.intervals;
   const { DEVICE_LANES } = parts;
   const EPSILON = 2000; // shorter gaps are no bubbles
-  const SECOND = 1e9, SECONDS = 60, LATE = 0.3e9; // records of a second may come this late
+  const SECOND = 1e9, SECONDS = 60, AT_ONCE = 4, LATE = 0.3e9; // records of a second may come this late
 
   const INNER = ["sync", "injected", "wait"]; // inside another phase these count, not that
 
@@ -33,7 +33,10 @@
       return union([...this.store.requests.values()].map((r) => [Math.max(r.arrival ?? a, a), Math.min(r.end ?? b, b)]));
     }
 
-    gaps(a, b) { return subtract(this.demand(a, b), this.device(a, b)); }
+    gaps(a, b) {
+      const end = Math.min(b, this.store.known);
+      return subtract(this.demand(a, end), this.device(a, end));
+    }
 
     bubbles(a, b) { // the gaps long enough to count
       const set = this.gaps(a, b), out = [];
@@ -152,23 +155,26 @@
   }
 
   class History { // the figures of every whole second of the trace, the last 60 of them: for the sparklines
-    constructor(figures) { this.figures = figures; this.seconds = []; this.next = null; this.epoch = 0; }
+    constructor(figures) { Object.assign(this, { figures, seconds: [], next: null, last: 0, epoch: 0 }); }
 
-    update() { // -> whether there are more
-      const { store } = this.figures, last = Math.floor((store.settled - LATE) / SECOND);
+    get isBehind() { return this.next < this.last; }
+
+    update() { // a few seconds at a time, each once -> whether there are more
+      const { store } = this.figures, before = this.seconds.length;
       if (this.epoch !== store.epoch) Object.assign(this, { seconds: [], next: null, epoch: store.epoch });
-      this.next = Math.max(this.next ?? Math.floor(store.first / SECOND), last - SECONDS);
-      const before = this.seconds.length, from = this.next;
-      for (; this.next < last; this.next++) {
+      this.last = Math.floor((Math.min(store.settled, store.known) - LATE) / SECOND);
+      this.next = Math.max(this.next ?? Math.floor(store.first / SECOND), this.last - SECONDS);
+      const from = this.next, to = Math.min(this.last, from + AT_ONCE);
+      for (; this.next < to; this.next++) {
         const a = this.next * SECOND;
         this.seconds.push({ second: this.next, values: this.figures.metrics(a, a + SECOND) });
       }
-      this.seconds = this.seconds.filter((s) => s.second >= last - SECONDS);
+      this.seconds = this.seconds.filter((s) => s.second >= this.last - SECONDS);
       return this.next > from || this.seconds.length !== before;
     }
 
     of(key) { // [[seconds ago, value], ...]
-      return this.seconds.map((s) => [this.next - 1 - s.second, s.values[key]]).filter((s) => s[1] !== null);
+      return this.seconds.map((s) => [this.last - 1 - s.second, s.values[key]]).filter((s) => s[1] !== null);
     }
   }
 

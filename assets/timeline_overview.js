@@ -2,7 +2,7 @@
 /* The overview strip: everything held, as heat of the device's busy share over bubbles in red, and the view as a
    frame that can be dragged, sized at its edges, and moved by arrow keys. */
 (() => {
-  const parts = window.photonTimelineParts, { intersect, subtract } = parts.intervals;
+  const parts = window.photonTimelineParts;
   const HEIGHT = 34, HEAT = 22, EDGE_PX = 8, MIN_PX = 6, EVERY_MS = 1000;
 
   class Overview {
@@ -52,7 +52,7 @@
       Object.assign(this, { painted: now, epoch: store.epoch });
       if (!this.held) this.span = parts.padded([store.first, Math.max(store.latest, store.first + 1e6)], 0.005);
       if (this.canvas.width !== width) this.canvas.width = width;
-      const [a, b] = this.span, busy = figures.device(a, b), bubbles = subtract(intersect(figures.demand(a, b), [a, b]), busy);
+      const [a, b] = this.span, busy = figures.device(a, b), bubbles = figures.gaps(a, b);
       const context = this.canvas.getContext("2d");
       context.clearRect(0, 0, width, HEIGHT);
       this.paint(context, shares(busy, a, b, width), dark ? "71,146,230" : "32,105,184", 3, HEAT);

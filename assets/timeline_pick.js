@@ -29,7 +29,7 @@
   }
 
   function bubbleAt(t, time, px) {
-    const reach = (t.view[1] - t.view[0]), set = t.figures.bubbles(Math.max(t.view[0] - reach, t.store.forgot), Math.min(t.view[1] + reach, t.store.latest));
+    const reach = t.view[1] - t.view[0], set = t.figures.bubbles(Math.max(t.view[0] - reach, t.store.forgot), t.view[1] + reach);
     for (let i = 0; i < set.length; i += 2) {
       if (set[i] <= time + REACH_PX * px && set[i + 1] >= time - REACH_PX * px) return { type: "bubble", lane: "bubbles", start: set[i], end: set[i + 1] };
     }

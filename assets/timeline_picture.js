@@ -150,7 +150,7 @@
     drawBubbles(row, rows) {
       if (!this.options.bubbles) return;
       const red = this.colour("bubble"), lane = new Lane(), device = rows.filter((r) => r.group === "device" && r.key !== "counter");
-      const set = this.figures.bubbles(Math.max(this.from, this.store.forgot), Math.min(this.to, this.store.latest));
+      const set = this.figures.bubbles(Math.max(this.from, this.store.forgot), this.to);
       for (let i = 0; i < set.length; i += 2) lane.push({ start: set[i], end: set[i + 1] });
       gather(lane, -Infinity, Infinity, this.px, (i) => {
         if (device.length) this.paths.add(red, 0.1, lane.start[i], lane.end[i], device[0].top - 3, row.top);

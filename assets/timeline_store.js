@@ -72,6 +72,12 @@
       return first;
     }
 
+    get known() { // up to here all device work is told: that of a step comes with its commit
+      const [launched, committed] = ["host.launch", "host.commit"].map((key) => this.lanes.get(key)).map((lane) => (lane.size ? lane.step[lane.size - 1] : -1));
+      if (launched <= committed) return this.latest;
+      return Math.max(...this.deviceLanes.map((lane) => (lane.size ? lane.reach[lane.size - 1] : -Infinity)), this.forgot);
+    }
+
     get deviceLanes() { return DEVICE_LANES.map((key) => this.lanes.get(key)); }
 
     relative(time) { // a time of the producer's clock, as text, BigInt or number

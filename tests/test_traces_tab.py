@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -61,7 +62,7 @@ def test_one_file_shows_facts_metrics_steps_and_the_leak(tab: TracesTab, run: st
     for words in ("run.json.gz", "tiny", "ITL p50", "Sync leak in this trace", "prefill"):
         assert words in html
     assert html.count("data-step=") == 12
-    assert page["traces_difference"] == page["traces_b"] == ""
+    assert page["traces_difference"] == page["traces_histograms"] == page["traces_b"] == ""
 
 
 def test_two_files_show_their_difference(tab: TracesTab, run: str, tmp_path: Path) -> None:
@@ -70,6 +71,8 @@ def test_two_files_show_their_difference(tab: TracesTab, run: str, tmp_path: Pat
     assert "A: run.json.gz → B: slow.json" in page["traces_difference"]
     assert "All 35 tokens of 3 pairs of requests are equal." in page["traces_difference"]
     assert "worse" in page["traces_difference"]
+    drawn = json.loads(page["traces_histograms"])
+    assert {bars["name"] for bars in drawn["data"]} == {"A: run.json.gz", "B: slow.json"}
 
 
 def test_a_file_that_stays_is_not_opened_again(tab: TracesTab, run: str) -> None:

@@ -2,7 +2,8 @@
 
     host.plan .. host.commit    one lane per host phase
     host.sync, host.injected    what lies inside them: waits that should not be, time added on purpose
-    slot 0, slot 1              device work by slot, coloured by what it is
+    slot 0, slot 1              device work by slot, coloured by what it is: vision too, which is work of the
+                                step's slot on the one compute stream and would look concurrent elsewhere
     copy                        transfers
     bubbles                     device idle although wanted
 

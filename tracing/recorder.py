@@ -108,7 +108,7 @@ class Recorder:
         self._spans = _Ring(SPAN_TABLE, max_bytes // 2)
         self._marks = _Ring(MARK_TABLE, max_bytes // 8)
         self._rows = _Ring(ROW_TABLE, max_bytes * 3 // 8)
-        self._info = info
+        self.info = info
         self.refused = 0
 
     def on_span(self, span: SpanLike) -> None:
@@ -204,7 +204,7 @@ class Recorder:
 
     def _trace(self, tables: Tables, since_ns: int | None, until_ns: int | None) -> Trace:
         names = tuple(self._codes.names)
-        return make_trace(tables, names, (since_ns, until_ns), dropped=self.dropped, info=self._info())
+        return make_trace(tables, names, (since_ns, until_ns), dropped=self.dropped, info=self.info())
 
     def _rings(self) -> tuple[_Ring, _Ring, _Ring]:
         """In the order of Cursor and Tables."""

@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 import gradio as gr
 
 from tracing.files import load
+from tracing.histograms import histograms
 from tracing.report import compare
+from tracing.ui.compare import as_json, plot
 from tracing.ui.compare_html import failure
 from tracing.ui.files_html import SAVE, difference, opened
 from tracing.ui.show import SHOW_JS
@@ -65,13 +67,16 @@ class TracesTab:
                 gr.File(label=label, elem_id=elem_id, height=110)
                 for label, elem_id in zip(labels, ids, strict=True)
             ]
-        self._difference, *shown = (
+        self._difference = gr.HTML("", apply_default_css=False, elem_id="traces_difference")
+        self._histograms = plot("traces_histograms")
+        shown = [
             gr.HTML("", js_on_load=SHOW_JS, apply_default_css=False, elem_id=elem_id)
-            for elem_id in ("traces_difference", "traces_a", "traces_b")
-        )
+            for elem_id in ("traces_a", "traces_b")
+        ]
         self._held, self._shown = held, shown
         events = [event for file in files for event in (file.upload, file.clear)]
-        gr.on(events, self.show, [held, *files], [held, self._difference, *shown], **_EVENT)
+        outputs = [held, self._difference, self._histograms, *shown]
+        gr.on(events, self.show, [held, *files], outputs, **_EVENT)
 
     async def show(self, held: tuple[Held | None, ...], *paths: str | None) -> Updates:
         """Open what was uploaded since; show each file, and the difference when there are two."""
@@ -83,10 +88,7 @@ class TracesTab:
                 continue
             one, updates[place] = await asyncio.to_thread(self._open, path)
             now.append(one)
-        return updates | {
-            self._held: tuple(now),
-            self._difference: await asyncio.to_thread(self._compare, now),
-        }
+        return updates | {self._held: tuple(now)} | await asyncio.to_thread(self._compare, now)
 
     def _open(self, path: str | None) -> tuple[Held | None, str]:
         """The file's place in Sources and its HTML; no place and the sentence for a bad one."""
@@ -100,9 +102,14 @@ class TracesTab:
             return None, failure(f"{title}: {error}")
         return Held(path, source), opened(trace, title, source)
 
-    def _compare(self, held: list[Held | None]) -> str:
-        traces = [one and self._sources.get(one.source) for one in held]
-        if traces[0] is None or traces[1] is None:
-            return ""
-        titles = [self._sources.title(one.source) for one in held if one]
-        return difference(compare(traces[0], traces[1]), titles)
+    def _compare(self, held: list[Held | None]) -> Updates:
+        a, b = (one and self._sources.get(one.source) for one in held)
+        if a is None or b is None:
+            return {self._difference: "", self._histograms: ""}
+        titles = [
+            f"{side}: {self._sources.title(one.source)}" for side, one in zip("AB", held, strict=True) if one
+        ]
+        return {
+            self._difference: difference(compare(a, b), titles),
+            self._histograms: as_json(histograms(a, b, (titles[0], titles[1]))),
+        }

@@ -62,7 +62,7 @@ def opened(trace: Trace, title: str, source: str) -> str:
 def difference(report: Report, titles: Sequence[str]) -> str:
     """What changed from the first file to the second."""
     state = {True: "better", False: "differs", None: "equal"}[report.tokens.is_equal]
-    names = " → ".join(f"{side}: {escape(title)}" for side, title in zip("AB", titles, strict=True))
+    names = " → ".join(map(escape, titles))
     return (
         f'<section class="cmp" data-state="{state}"><p class="cmp-headline">{names}</p>'
         f"<p>{escape(str(report.tokens))}</p></section>{difference_table(report)}"

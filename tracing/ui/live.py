@@ -40,7 +40,7 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from tracing.lanes import as_props
-from tracing.metrics import METRICS
+from tracing.metrics import METRICS, TWO_CLOCKS
 from tracing.ui.details import detail_routes
 from tracing.ui.export_route import export_routes
 from tracing.ui.sources import Sources
@@ -51,7 +51,7 @@ SCRIPTS = tuple(  # in the order in which they build on each other
     ASSETS / f"timeline{part}.js"
     for part in (
         *("_intervals", "_store", "_figures", "_layout", "_picture", "_overlay", "_pick"),
-        *("_overview", "_inspector", "_panel", "_controls", "", "_events"),
+        *("_overview", "_inspector", "_panel", "_controls", "", "_state", "_events"),
     )
 )
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
@@ -142,7 +142,13 @@ def _card(card: Card) -> dict[str, Any]:
     metric, shown = by_key[card.key], [by_key[key] for key in (card.key, card.also) if key]
     unit = metric.unit.replace("steps", "").replace("tokens", "tok")
     formulas = [metric.formula] if len(shown) == 1 else [f"{m.name}: {m.formula}" for m in shown]
-    return card._asdict() | {"name": card.name or metric.name, "unit": unit, "formulas": formulas}
+    clocks = any(m.key in TWO_CLOCKS for m in shown)
+    return card._asdict() | {
+        "name": card.name or metric.name,
+        "unit": unit,
+        "formulas": formulas,
+        "clocks": clocks,
+    }
 
 
 def routes(sources: Sources) -> list[Route]:

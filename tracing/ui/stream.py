@@ -84,6 +84,7 @@ class TraceStream:
             count = max(map(len, (columns.spans, columns.marks, columns.rows)))
             if count or reset:
                 message = self.message(columns, names) | {"reset": reset, "dropped": self.recorder.dropped}
+                message |= {"info": dict(self.recorder.info())} if reset else {}
                 message["skipped"] += sum(skipped)
                 yield f"id: {'-'.join(map(str, (self.run, *cursor)))}\n".encode()
                 yield encode(message)
