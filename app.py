@@ -167,6 +167,7 @@ def build(engine: Engine, sources: Sources, lab: Lab) -> gr.Blocks:
 
     from photon.ui import markup
     from photon.ui.about import about
+    from photon.ui.batch import BatchTab
     from photon.ui.endpoints import endpoints
     from photon.ui.examples import read_examples
     from photon.ui.facts import cuda_note, describe, limits
@@ -177,9 +178,12 @@ def build(engine: Engine, sources: Sources, lab: Lab) -> gr.Blocks:
     facts = describe(engine)
     with gr.Blocks(title="Photon Workbench", analytics_enabled=False, delete_cache=(3600, DAY_S)) as demo:
         gr.HTML(markup.header(facts), apply_default_css=False)
+        token = gr.BrowserState(storage_key="photon-batch")
         with gr.Tabs():
             with gr.Tab("Playground"):
                 playground = Playground(engine, read_examples(ASSETS / "examples.json"), SHOW_RUN_JS)
+            with gr.Tab("Batch"):
+                BatchTab(engine, demo, token)
             with gr.Tab("Compare"):
                 comparison(lab, sources)
             with gr.Tab("What-if") as tab:

@@ -26,7 +26,7 @@ def limits(engine: Engine, max_upload: str, max_queue: int) -> list[tuple[str, s
     return [
         ("picture", f"up to {MAX_PIXELS // 1_000_000} million pixels and {max_upload.upper()}"),
         ("context", f"{engine.model.config.text.max_context} positions for picture, prompt and answer"),
-        ("labels", f"up to {MAX_LABELS} in one run, separated by commas"),
+        ("labels", f"up to {MAX_LABELS} in one run, by comma or line"),
         ("people", f"{max_queue} requests may wait; one more is refused"),
     ]
 

@@ -33,6 +33,10 @@ _DOWNLOADS = {
     "yolo": "Save YOLO",
     "voc": "Save VOC",
 }
+EMPTY_STAGE = (
+    "The picture appears here, with its points and boxes.",
+    "Click an example above, or add an image and press Run.",
+)
 _DEPTHS = [("1 · blocking", 1), ("2 · pipelined", 2)]
 
 
@@ -93,10 +97,10 @@ def build_controls() -> Controls:
         max_lines=4,
         elem_id="refs_text",
     )
+    clear_refs = gr.Button("Clear references", size="sm", elem_id="clear_refs")
     with gr.Row(elem_id="buttons"):
         run = gr.Button("Run", variant="primary", elem_id="run")
         stop = gr.Button("Stop", variant="secondary", interactive=False, elem_id="stop")
-        clear_refs = gr.Button("Clear references", size="sm", elem_id="clear_refs")
     return Controls(image, task, prompt, length, refs, clear_refs, run, stop, build_settings())
 
 
@@ -132,7 +136,7 @@ def build_depth(engine: Engine) -> gr.Radio:
 def build_result(idle: str) -> tuple[Any, ...]:
     """The right column: picture with marks, status, answer, downloads."""
     with gr.Group(elem_id="stage", elem_classes="pw-stage"):
-        picture = gr.HTML(markup.empty_picture(), apply_default_css=False, elem_id="picture")
+        picture = gr.HTML(markup.empty_picture(*EMPTY_STAGE), apply_default_css=False, elem_id="picture")
         marks = gr.HTML("", apply_default_css=False, elem_id="marks", elem_classes="pw-marks")
         refs = references.layer()
     status = gr.HTML(markup.status("idle", idle), apply_default_css=False, elem_id="status")

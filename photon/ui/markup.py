@@ -64,12 +64,9 @@ def picture(image: Image.Image) -> str:
     return f'<div class="pw-fit" style="{fit(width, height)}"><img src="{source}" alt="{alt}"></div>'
 
 
-def empty_picture() -> str:
+def empty_picture(*sentences: str) -> str:
     """What stands where the picture will be."""
-    return (
-        '<div class="pw-empty"><p>The picture appears here, with its points and boxes.</p>'
-        "<p>Click an example above, or add an image and press Run.</p></div>"
-    )
+    return f'<div class="pw-empty">{"".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)}</div>'
 
 
 def marks(

@@ -9,7 +9,6 @@ the engine, which lets the same generator report the partial result.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,30 +16,25 @@ from typing import Any
 import gradio as gr
 
 from photon import Engine
-from photon.errors import InvalidRequestError, PhotonError, QueueFullError
+from photon.errors import InvalidRequestError
 from photon.images import load_image
 from photon.ui import markup, references, results
 from photon.ui.about import vocabulary_hint
 from photon.ui.ask import WITH_REFS, Ask, check_task
+from photon.ui.events import AT_ONCE, PAGE, headline, sentence
 from photon.ui.examples import Example, example_cards, picked
 from photon.ui.exports import Item
 from photon.ui.files import Folder, SaveError
 from photon.ui.image_input import is_animated, path_of
-from photon.ui.layout import View, build_controls, build_depth, build_details, build_result
+from photon.ui.layout import EMPTY_STAGE, View, build_controls, build_depth, build_details, build_result
 from photon.ui.runs import Outcome, follow, submit
 from photon.ui.session import Session
-from photon.ui.stage import Stage
+from photon.ui.stage import Stage, layer
 from photon.ui.tasks import prompt_update, settings_from
-
-log = logging.getLogger(__name__)
 
 Updates = dict[Any, Any]
 _IDLE = "Ready. Click an example, or add a picture and press Run."
 _NO_IMAGE = "There is no picture; drop one in, paste one, or click an example."
-# A page event: hidden from API clients, no spinner over its outputs. preprocess=False because Gradio's own
-# image decoding drops alpha, clips 16 bit and knows no limits; photon.images gets the file as uploaded.
-_PAGE: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "preprocess": False}
-_AT_ONCE: dict[str, Any] = {**_PAGE, "queue": False}
 
 
 class Playground:
@@ -65,7 +59,6 @@ class Playground:
             with gr.Column(scale=7, min_width=320, elem_id="result"):
                 result = build_result(_IDLE)
         self.view = View(*result, *build_details())
-        self.stage = Stage(self.session, self.controls, self.view)
         self.depth = build_depth(engine)
         self._wire(on_run_js)
 
@@ -75,27 +68,27 @@ class Playground:
         shown = [*v.outputs, c.run, c.stop]
         after = f"(window_ns) => {{ const [a, b] = window_ns.split(','); if (b) ({on_run_js})(a, b); }}"
         run: dict[str, Any] = {"fn": self.run, "inputs": asked, "outputs": shown, "concurrency_limit": None}
-        set_by_card = [c.image, c.task, c.prompt, c.length, c.refs, v.refs]
+        set_by_card = [c.image, c.task, c.prompt, c.length, c.refs, c.clear_refs, v.refs]
         runs = (
-            gr.on([c.run.click, c.prompt.submit], **run, **_PAGE),
+            gr.on([c.run.click, c.prompt.submit], **run, **PAGE),
             # Two events: a generator that also sets the picture leaves it without its path in the browser.
-            self.cards.click(self.pick, self.session, set_by_card, **_AT_ONCE).then(
-                **run, trigger_mode="multiple", **_PAGE
+            self.cards.click(self.pick, self.session, set_by_card, **AT_ONCE).then(
+                **run, trigger_mode="multiple", **PAGE
             ),
         )
         for event in runs:
             event.then(None, v.window, js=after)
-        c.stop.click(self.stop, self.session, None, **_AT_ONCE)
+        c.stop.click(self.stop, self.session, None, **AT_ONCE)
         cleared = gr.on(
             [c.image.upload, c.image.clear, c.image.input],
             self.clear,
             [self.session, c.image],
             [*shown, c.refs, v.refs],
             cancels=list(runs),
-            **_AT_ONCE,
+            **AT_ONCE,
         )
-        self.stage.wire(cleared, _AT_ONCE)
-        self.depth.input(self.set_depth, self.depth, None, **_AT_ONCE)
+        Stage(self.session, c, v).wire(cleared, AT_ONCE)
+        self.depth.input(self.set_depth, self.depth, None, **AT_ONCE)
 
     # ---- events
 
@@ -122,15 +115,16 @@ class Playground:
         if example is None:
             return {}
         c = self.controls
-        prompt, length, refs = prompt_update(example.task, example.prompt)
+        prompt, length, has_refs = prompt_update(example.task, example.prompt)
         session.size = load_image(example.image).size
         return {
             c.image: example.image,
             c.task: example.task,
             c.prompt: prompt | {"value": example.prompt},
             c.length: length | {"value": example.length},
-            c.refs: refs | {"value": ""},
-            self.view.refs: self.stage.mark(session, example.task, ""),
+            c.refs: has_refs | {"value": ""},
+            c.clear_refs: has_refs,
+            self.view.refs: layer(session, example.task, ""),
         }
 
     def stop(self, session: Session) -> None:
@@ -173,9 +167,9 @@ class Playground:
         except Exception as error:
             if session.turn != turn:
                 return
-            sentence = _sentence(error)
-            yield shown | self._failed(_headline(error), sentence)
-            raise gr.Error(sentence, duration=8, print_exception=False) from None
+            why = sentence(error)
+            yield shown | self._failed(headline(error), why)
+            raise gr.Error(why, duration=8, print_exception=False) from None
         finally:
             session.end(turn)
 
@@ -215,7 +209,7 @@ class Playground:
     def _empty(self) -> Updates:
         v = self.view
         return {
-            v.picture: markup.empty_picture(),
+            v.picture: markup.empty_picture(*EMPTY_STAGE),
             v.marks: "",
             v.answer: "",
             v.numbers: "",
@@ -261,20 +255,6 @@ class Playground:
             **self._buttons(running=False),
         }
 
-    def _failed(self, headline: str, sentence: str) -> Updates:
-        status = markup.status("error", headline, sentence)
+    def _failed(self, what: str, why: str) -> Updates:
+        status = markup.status("error", what, why)
         return {self.view.status: status, **self._buttons(running=False)}
-
-
-def _headline(error: Exception) -> str:
-    if isinstance(error, QueueFullError):
-        return "Busy, try again"
-    return "Not run" if isinstance(error, InvalidRequestError) else "Failed"
-
-
-def _sentence(error: Exception) -> str:
-    """What to tell the person; the details of anything unexpected go to the log only."""
-    if isinstance(error, PhotonError):
-        return str(error)
-    log.exception("a run failed unexpectedly", exc_info=error)
-    return "Something unexpected went wrong with this run; the server's log has the details. Try again."

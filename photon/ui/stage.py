@@ -29,12 +29,14 @@ class Stage:
         """Connect the events. cleared: the event that emptied the page for another picture."""
         c, v = self.controls, self.view
         picture = [self.session, c.image, c.task]
-        cleared.then(self.preview, picture, [v.picture, v.status, v.refs], **how)
+        last = {**how, "trigger_mode": "always_last"}
+        cleared.then(self.preview, picture, [v.picture, v.status, v.refs], **last)
         refs = [self.session, c.task, c.refs]
-        c.task.input(self.choose, [*refs, c.prompt], [c.prompt, c.length, c.refs, v.refs], **how)
-        v.refs.click(self.refer, refs, [c.refs, v.refs], **how)
-        c.refs.input(self.mark, refs, v.refs, **how)
-        c.clear_refs.click(self.clear, [self.session, c.task], [c.refs, v.refs], **how)
+        follow = [c.prompt, c.length, c.refs, c.clear_refs, v.refs]
+        c.task.input(self.choose, [*refs, c.prompt], follow, **how)
+        v.refs.click(self.refer, c.refs, c.refs, **how)
+        c.clear_refs.click(lambda: "", None, c.refs, **how)
+        c.refs.change(self.mark, refs, v.refs, **last)
 
     async def preview(self, session: Session, file: dict[str, Any] | None, task: str) -> Updates:
         """Show the picture that was added, to point at; say at once if it can't be used."""
@@ -50,20 +52,22 @@ class Stage:
         if session.picture != number:
             return {}
         session.size = size
-        return (shown if session.turn == turn else {}) | {v.refs: self.mark(session, task, "")}
+        return (shown if session.turn == turn else {}) | {v.refs: layer(session, task, "")}
 
     def choose(self, session: Session, task: str, refs: str, prompt: str) -> tuple[dict[str, Any] | str, ...]:
         """The controls follow the task."""
-        return (*prompt_update(task, prompt), self.mark(session, task, refs))
+        prompt_shown, length, has_refs = prompt_update(task, prompt)
+        return prompt_shown, length, has_refs, has_refs, layer(session, task, refs)
 
-    def refer(self, session: Session, task: str, refs: str, event: gr.EventData) -> tuple[str, str]:
+    def refer(self, refs: str, event: gr.EventData) -> str:
         """A reference was drawn."""
-        refs = references.added(refs, event._data)
-        return refs, self.mark(session, task, refs)
+        return references.added(refs, event._data)
 
-    def mark(self, session: Session, task: str, refs: str) -> str:
-        """The layer of markers; without one for tasks that take none."""
-        return references.markers(refs, session.size) if task in WITH_REFS else ""
+    def mark(self, session: Session, task: str, refs: str) -> Any:
+        """The references have changed, whoever did it. Without a picture the layer is empty already."""
+        return layer(session, task, refs) if session.size else gr.skip()
 
-    def clear(self, session: Session, task: str) -> tuple[str, str]:
-        return "", self.mark(session, task, "")
+
+def layer(session: Session, task: str, refs: str) -> str:
+    """The layer of markers; "" for tasks that take none."""
+    return references.markers(refs, session.size) if task in WITH_REFS else ""
