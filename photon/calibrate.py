@@ -32,7 +32,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from photon import selfcheck
 from photon.config import EngineConfig
 from photon.device import open_device
 from photon.device.cost import IMAGE_POSITIONS, CostModel, Curve
@@ -40,8 +39,10 @@ from photon.engine import Engine
 from photon.errors import InvalidRequestError, PhotonError
 from photon.model.weights import load_model
 from photon.observe import Span
+from photon.rounds import DEPTHS, EMBEDDED_MODEL, Listener, measure, play
 from photon.simulation import Scenario, compare
 
+ROWS = (1, 8)
 MIN_STEPS = 20
 NUM_TURNS = 8
 
@@ -192,21 +193,21 @@ def check(device_name: str, *, num_runs: int, num_tokens: int) -> list[dict[str,
     A run changes between the depths NUM_TURNS times, so that both meet the same machine.
     """
     found = []
-    steps = selfcheck.Steps()
-    config = EngineConfig(max_batch_size=max(selfcheck.ROWS), max_cached_images=0)
-    model, device = load_model(selfcheck.MODEL), open_device(device_name)
+    steps = Listener()
+    config = EngineConfig(max_batch_size=max(ROWS), max_cached_images=0)
+    model, device = load_model(EMBEDDED_MODEL), open_device(device_name)
     with Engine(model, device, config, observers=[steps]) as engine:
-        for rows in selfcheck.ROWS:
-            selfcheck.play(engine, rows, num_tokens, is_threaded=True)  # warm-up
+        for rows in ROWS:
+            play(engine, rows, num_tokens, is_threaded=True)  # warm-up
             for _ in range(num_runs):
-                spans: dict[int, list[Span]] = {depth: [] for depth in selfcheck.DEPTHS}
-                for depth in selfcheck.DEPTHS * NUM_TURNS:
+                spans: dict[int, list[Span]] = {depth: [] for depth in DEPTHS}
+                for depth in DEPTHS * NUM_TURNS:
                     engine.set_depth(depth)
                     steps.spans.clear()
-                    selfcheck.play(engine, rows, num_tokens, is_threaded=True)
+                    play(engine, rows, num_tokens, is_threaded=True)
                     spans[depth] += steps.spans
                 fitted = fit(spans[1], engine.device.name)
-                found.append(_figures(fitted, selfcheck.measure(spans[2], rows).period_ms))
+                found.append(_figures(fitted, measure(spans[2], rows)["period_ms"]))
     return found
 
 

@@ -21,14 +21,14 @@ from photon.engine import Engine
 from photon.errors import InvalidRequestError
 from photon.model.weights import load_model
 from photon.observe import Observer
-from photon.selfcheck import play
+from photon.rounds import play
 
 ROWS = 8
 MAX_PERCENT = 1.0
 """The most that throughput may fall, in percent."""
 
 
-class Bench(Engine):
+class ListenedEngine(Engine):
     """The engine, with observers that come and go."""
 
     def listen(self, observers: Items[Observer]) -> None:
@@ -62,14 +62,16 @@ def check(
     config = EngineConfig(max_batch_size=ROWS, max_cached_images=0)
     rates: dict[bool, list[float]] = {True: [], False: []}
     load = [os.getloadavg()[0]]
-    with Bench(load_model(model), device, config, threaded=is_threaded) as engine:
+    with ListenedEngine(load_model(model), device, config, threaded=is_threaded) as engine:
         play(engine, ROWS, num_tokens, is_threaded=is_threaded)  # warm-up
         for round_number in range(num_rounds):
             for is_on in (True, False) if round_number % 2 == 0 else (False, True):
                 engine.listen([observer] if is_on else [])
                 start_ns = device.now_ns()
-                tokens = play(engine, ROWS, num_tokens, is_threaded=is_threaded)
-                rates[is_on].append(sum(map(len, tokens)) * 1e9 / (device.now_ns() - start_ns))
+                handles = play(engine, ROWS, num_tokens, is_threaded=is_threaded)
+                rates[is_on].append(
+                    sum(handle.num_tokens for handle in handles) * 1e9 / (device.now_ns() - start_ns)
+                )
         load.append(os.getloadavg()[0])
     lost = sorted((off - on) / off * 100 for on, off in zip(rates[True], rates[False], strict=True))
     return {

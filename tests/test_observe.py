@@ -17,7 +17,7 @@ from photon import Engine, Request, open_device
 from photon.device.deferred import DeferredDevice
 from photon.model.config import TokenizerConfig
 from photon.observe import Mark, Span, StepRecord, StepRow
-from photon.selfcheck import EndlessSkill
+from photon.rounds import EndlessSkill
 from photon.sequence import SamplingParams
 from photon.skills.base import Mask, Skill, TextEncoder, Token, token_masks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engines import FlakyDevice, build, run, small
 
 from photon import Request
-from photon.selfcheck import EndlessSkill, endless
+from photon.rounds import EndlessSkill, endless
 from photon.skills.base import Mask, Skill, Token
 
 NEVER = 10**6

@@ -8,8 +8,19 @@ from pathlib import Path
 import pytest
 
 from photon import selfcheck
+from photon.errors import InvalidRequestError
 from photon.model.weights import Model
-from photon.observe import Span
+from photon.observe import Mark, Span, StepRecord, StepRow
+from photon.rounds import latencies, measure
+
+MARKS = (
+    (1, "arrival", 0),
+    (2, "arrival", 1),
+    (1, "first_token", 4),
+    (2, "first_token", 7),
+    (1, "finish", 10),
+    (2, "finish", 10),
+)
 
 
 def decode_step(step_id: int, start_ns: int) -> list[Span]:
@@ -26,17 +37,43 @@ def decode_step(step_id: int, start_ns: int) -> list[Span]:
 
 def test_a_round_separates_device_host_and_waiting() -> None:
     spans = [span for i in range(4) for span in decode_step(i, i * 10_000_000)]
-    measured = selfcheck.measure(spans, rows=1)
-    assert measured.period_ms == 10
-    assert measured.device_ms == 5
-    assert measured.host_ms == 2
-    assert measured.device_busy == pytest.approx(20 / 35)
+    measured = measure(spans, rows=1)
+    assert measured["period_ms"] == 10
+    assert measured["device_ms"] == 5
+    assert measured["host_ms"] == 2
+    assert measured["device_busy"] == pytest.approx(20 / 35)
+
+
+def test_waits_inside_launch_or_sample_are_counted() -> None:
+    spans = [span for i in range(4) for span in decode_step(i, i * 10_000_000)]
+    leak = Span("host", "sync: Event.synchronize in Runtime.sample", 5, 9, 1, 1, "decode", 1)
+    assert measure([*spans, leak], rows=1)["sync_leaks"] == 1
+
+
+def test_latencies_are_those_of_marks_and_delivered_rows() -> None:
+    """Two rows with commits 1 ms apart; the first of the second comes 2 ms after the other's."""
+    ms = 1_000_000
+    marks = [Mark(name, at * ms, request) for request, name, at in MARKS]
+    row = StepRow(1, 0, 9, 0.0, 0.0, "ANY", False, True, 1, 0, 1, 0)
+    steps = [
+        StepRecord(i, 0, "decode", i * ms, 0, "", [row, row._replace(request_id=2, is_delivered=i > 6)])
+        for i in range(4, 11)
+    ]
+    found = latencies(marks, steps)
+    assert found["ttft_ms"] == 5
+    assert found["itl_p50_ms"] == found["itl_p99_ms"] == 1
+    assert found["goodput"] == pytest.approx(11 / 0.010)
+
+
+def test_too_few_tokens_for_a_full_batch_is_one_sentence() -> None:
+    with pytest.raises(InvalidRequestError, match="No two steps had all 8 rows; ask for more tokens"):
+        measure(decode_step(1, 0), rows=8)
 
 
 def test_steps_of_another_batch_size_are_left_out() -> None:
     spans = [span for i in range(4) for span in decode_step(i, i * 10_000_000)]
     more = [span._replace(rows=8, end_ns=span.end_ns + 10**9) for span in decode_step(9, 10**9)]
-    assert selfcheck.measure(spans + more, rows=1) == selfcheck.measure(spans, rows=1)
+    assert measure(spans + more, rows=1) == measure(spans, rows=1)
 
 
 @pytest.mark.parametrize("device", ["cpu", "deferred"])
