@@ -27,6 +27,8 @@ from photon.skills.build import build
 
 MAX_ENCODED_BYTES = 256 << 20
 """Crops that are kept for the next question about the same image."""
+MAX_FILES = 4096
+"""Encoded files that are known by their bytes, so that they are not even decoded again."""
 
 MAX_CHARS_PER_POSITION = 32
 """More characters than prompts have per token, runs of spaces aside."""
@@ -48,26 +50,38 @@ class EncodedImage:
 
 
 class _EncodedImages:
-    """The images encoded last, by key, up to MAX_ENCODED_BYTES of crops. Thread-safe."""
+    """The images encoded last, up to `max_bytes` of crops: by key, or by the hash of a file that holds
+    the same pixels. Thread-safe.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int = MAX_ENCODED_BYTES) -> None:
         self._lock = threading.Lock()
+        self._max_bytes = max_bytes
         self._images: OrderedDict[bytes, EncodedImage] = OrderedDict()
+        self._files: dict[bytes, bytes] = {}
         self._num_bytes = 0
 
-    def get(self, key: bytes) -> EncodedImage | None:
+    def find(self, key_or_file: bytes) -> EncodedImage | None:
         with self._lock:
+            key = self._files.get(key_or_file, key_or_file)
             if key in self._images:
                 self._images.move_to_end(key)
             return self._images.get(key)
 
-    def put(self, key: bytes, image: EncodedImage) -> EncodedImage:
+    def holds(self, file: bytes, key: bytes) -> None:
+        """The file with this hash holds the image with this key."""
+        with self._lock:
+            self._files[file] = key
+            if len(self._files) > MAX_FILES:
+                del self._files[next(iter(self._files))]
+
+    def keep(self, key: bytes, image: EncodedImage) -> EncodedImage:
         """Keep it, unless another thread was faster; returns the one that is kept."""
         with self._lock:
             if key not in self._images:
                 self._images[key] = image
                 self._num_bytes += image.pixels.nbytes
-            while self._num_bytes > MAX_ENCODED_BYTES:
+            while self._num_bytes > self._max_bytes:
                 self._num_bytes -= self._images.popitem(last=False)[1].pixels.nbytes
             return self._images.get(key, image)
 
@@ -89,12 +103,17 @@ class Admission:
         return next(self._adapter_numbers)
 
     def encode_image(self, image: Any) -> EncodedImage:
-        """Decode and crop, the latter only if these pixels were not among the last. Raises ImageError."""
+        """Decode and crop, unless these bytes or pixels were among the last. Raises ImageError."""
         if isinstance(image, EncodedImage):
             return self._checked(image)
+        file = hashlib.sha256(image).digest() if isinstance(image, bytes) else None
+        if file and (found := self._encoded.find(file)):
+            return found
         decoded = load_image(image)
         key = self._key(decoded)
-        return self._encoded.get(key) or self._encoded.put(key, self._crop(decoded, key))
+        if file:
+            self._encoded.holds(file, key)
+        return self._encoded.find(key) or self._encoded.keep(key, self._crop(decoded, key))
 
     def _crop(self, decoded: Image.Image, key: bytes) -> EncodedImage:
         crops = prepare_crops(decoded, self._model.config.vision)
@@ -106,7 +125,7 @@ class Admission:
 
     def _key(self, decoded: Image.Image) -> bytes:
         """Of everything the crops depend on: size, pixels, and how they are cut."""
-        digest = hashlib.blake2b(repr((decoded.size, self._model.config.vision)).encode(), digest_size=16)
+        digest = hashlib.sha256(repr((decoded.size, self._model.config.vision)).encode())
         digest.update(decoded.tobytes())
         return digest.digest()
 

@@ -3,6 +3,7 @@
     python -m photon.selfcheck --device cpu [--json]
     python -m photon.selfcheck --trace-truth        is what the trace says true? see `trace_truth.py`
     python -m photon.selfcheck --overhead           what does observing cost? see `overhead.py`
+    python -m photon.selfcheck --prefix-cache       what does asking again save? see `asked_again.py`
 
 Prints, for 1 and for 8 rows, the step's period, the device's and the host's share of it, how much of the
 time the device was busy, and the gain of depth 2; and checks that both depths gave the same tokens, that
@@ -81,6 +82,7 @@ def main(argv: list[str] | None = None) -> int:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--trace-truth", action="store_true", help="hold the trace against other clocks")
     which.add_argument("--overhead", action="store_true", help="throughput with an observer and without")
+    which.add_argument("--prefix-cache", action="store_true", help="a second question about a picture")
     parser.add_argument(
         "--observer",
         default=RECORDER,
@@ -102,7 +104,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """The check that was asked for: its result, and that for people."""
-    from photon import overhead, trace_truth  # they play the workload above
+    from photon import asked_again, overhead, trace_truth  # they play the workload above
 
     options = {"num_tokens": args.tokens, "num_rounds": args.rounds, "model": args.model}
     if args.trace_truth:
@@ -111,6 +113,9 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     if args.overhead:
         result = overhead.check(args.device, args.observer, **options)
         return result, overhead.show(result)
+    if args.prefix_cache:
+        result = asked_again.check(args.device, **options)
+        return result, asked_again.show(result)
     result = check(args.device, **options)
     return result, show(result)
 
