@@ -141,8 +141,13 @@ async def _lines(events: AsyncIterator[Any]) -> AsyncIterator[bytes]:
             text = event if isinstance(event, str) else json.dumps(event)
             yield f"data: {text}\n\n".encode()
     except PhotonError as error:
-        last = error_body(*status_of(error), str(error)) | {"completed": True}
-        yield f"data: {json.dumps(last)}\n\n".encode()
+        yield failure_event(error)
+
+
+def failure_event(error: PhotonError) -> bytes:
+    """The last event of a stream that failed."""
+    last = error_body(*status_of(error), str(error)) | {"completed": True}
+    return f"data: {json.dumps(last)}\n\n".encode()
 
 
 async def _beats(call: Call) -> AsyncIterator[None]:

@@ -1,0 +1,161 @@
+"""Many engines behind one address, on Ray Serve: one replica per engine, on as many machines as Ray has.
+
+    python -m photon.api.ray_serve --replicas 2 --port 8000
+    serve run photon.api.ray_serve:application replicas=2
+
+Needs the extra `ray`. A command, as app.py is: it reads flags and the clock. What runs is in `replicas.py`.
+"""
+
+# No `from __future__ import annotations`: Ray reads the annotation of `application` to convert its arguments.
+import argparse
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import ray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
+
+from photon import EngineConfig, load_model
+from photon.api import ApiConfig, read_key
+from photon.api.replicas import Front, Replica
+from photon.errors import DeviceError, PhotonError
+
+log = logging.getLogger(__name__)
+
+TINY = str(Path(__file__).resolve().parents[2] / "assets" / "tiny")
+ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
+
+
+class Flags(BaseModel):
+    """What can be set, on the command line and by `serve run`; checked once."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    replicas: int = Field(1, ge=1, le=1000, description="engines; the fewest, where --max-replicas is more")
+    max_replicas: int = Field(0, ge=0, le=1000, description="let Ray add engines under load, up to this many")
+    model: str = Field(TINY, description="as app.py takes it, on every machine; without it, the embedded one")
+    device: Literal["cpu", "cuda"] = Field("cpu", description="cpu, or cuda: one GPU for each replica")
+    depth: int = Field(2, ge=1, le=2, description="steps in flight: 1 blocking, 2 pipelined")
+    max_batch_size: int = Field(8, ge=1, le=32, description="rows of one decode step of each engine")
+    api_key: str | None = Field(None, repr=False, description="key that programs must send, or @FILE")
+
+
+def application(flags: Flags) -> serve.Application:
+    """The front and its replicas, for `serve.run` and `serve run`.
+
+    Raises:
+        PhotonError: the model or the key is not what the flags say; one sentence, before anything starts.
+    """
+    load_model(flags.model)
+    most = max(flags.replicas, flags.max_replicas)
+    limits = ApiConfig(time.time)
+    config = ApiConfig(time.time, read_key(flags.api_key), max_open=most * limits.max_open)
+    scaling: dict[str, Any] = {"num_replicas": flags.replicas}
+    if most > flags.replicas:
+        bounds = {"min_replicas": flags.replicas, "max_replicas": most}
+        scaling = {"autoscaling_config": {**bounds, "target_ongoing_requests": flags.max_batch_size}}
+    replicas = serve.deployment(
+        name="Replica",
+        ray_actor_options={"num_cpus": 1, "num_gpus": int(flags.device == "cuda")},
+        max_ongoing_requests=limits.max_open,
+        request_router_config={"request_router_class": ROUTER},
+        **scaling,
+    )(Replica)
+    # Beyond max_open the gate refuses in the format of the routes, and so must be asked; Ray would queue.
+    front = serve.deployment(
+        name="Front", ray_actor_options={"num_cpus": 0}, max_ongoing_requests=2 * config.max_open
+    )(Front)
+    engine = EngineConfig(depth=flags.depth, max_batch_size=flags.max_batch_size)
+    return front.bind(replicas.bind(flags.model, flags.device, engine, limits), config)
+
+
+def parse_flags(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """All flags of the command; see --help."""
+    parser = argparse.ArgumentParser(
+        prog="photon.api.ray_serve", description="Many engines behind one address, on Ray Serve."
+    )
+    for name, field in Flags.model_fields.items():
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, default=field.default, metavar="X", help=field.description)
+    parser.add_argument("--address", help="of a Ray cluster, or auto; without it, one on this machine alone")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, default=8000, help="port to listen on; 8000 without it")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Start the replicas, then serve until interrupted. Returns the exit status."""
+    given = parse_flags(argv)
+    try:
+        flags = Flags(**{name: getattr(given, name) for name in Flags.model_fields})
+        app = application(flags)
+        check_port(given.host, given.port)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        flag = str(problem["loc"][0]).replace("_", "-")
+        return _refuse(f"--{flag} is {problem['input']!r}: {problem['msg'].lower()}.")
+    except (PhotonError, OSError) as error:
+        return _refuse(str(error))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        start(given, flags)
+        serve.run(app)
+        print(f"{flags.replicas} replicas at http://{given.host}:{given.port}", flush=True)
+        signal.pause()
+    except KeyboardInterrupt:
+        return 0
+    except DeviceError as error:
+        return _refuse(str(error))
+    except (RayError, RayServeException, RuntimeError, ConnectionError) as error:
+        log.debug("Ray's words", exc_info=error)
+        return _refuse("The replicas did not start; the log that Ray names above says why.")
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+    return 0
+
+
+def start(given: argparse.Namespace, flags: Flags) -> None:
+    """Join a Ray cluster, or start one on this machine; then Ray Serve's proxy.
+
+    Raises:
+        DeviceError: this machine alone has not the GPUs that were asked for, and will not get them.
+    """
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    if given.address:
+        ray.init(given.address, log_to_driver=False)
+    else:
+        # Ray counts CPUs to place replicas, no more: here they share what there is.
+        num_cpus = max(flags.replicas, flags.max_replicas)
+        ray.init("local", num_cpus=num_cpus, include_dashboard=False, log_to_driver=False)
+        num_gpus = int(ray.cluster_resources().get("GPU", 0))
+        if flags.device == "cuda" and num_gpus < flags.replicas:
+            raise DeviceError(f"This machine has {num_gpus} GPUs; start fewer replicas, or join a cluster.")
+    serve.start(http_options={"host": given.host, "port": given.port})
+
+
+def check_port(host: str, port: int) -> None:
+    """Before engines are started for nothing. Raises OSError with the port and the flag."""
+    try:
+        with socket.create_server((host, port)):
+            pass
+    except (OSError, OverflowError) as error:
+        raise OSError(f"Port {port} is busy or not allowed; pass another --port.") from error
+
+
+def _refuse(sentence: str) -> int:
+    print(f"photon.api.ray_serve: {sentence}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
