@@ -16,7 +16,7 @@
   class Timeline {
     constructor(root, config, Plotly) {
       Object.assign(this, { root, config, P: Plotly, window: config.window, following: true, pinned: null, origin: 0, rows: [], labels: [],
-        view: [0, WINDOWS[config.window] || 250 * MS], drawn: 0, draws: 0, times: [], lanesShown: new Map(), dirty: true, dragging: false,
+        drawn: 0, draws: 0, times: [], lanesShown: new Map(), dirty: true, dragging: false,
         drawing: false, timer: 0, last: 0, onScreen: true, hovered: null, pointer: null, selected: null, marked: null, marking: false,
         options: { host: true, device: true, copy: true, requests: true, arrows: false, bubbles: true, zombies: true, colour: "kind" } });
       root.innerHTML = controls.html(config, Object.keys(WINDOWS));
@@ -35,10 +35,12 @@
 
     show(source, title) { // the live stream, or an opened trace: from its start, with nothing kept of the one before
       this.stream?.close();
-      Object.assign(this, { source, title, loading: source !== LIVE, connected: undefined, selected: null, marked: null, pinned: null, run: null, origin: 0, lanesShown: new Map() });
+      Object.assign(this, { source, title, loading: source !== LIVE, connected: undefined, selected: null, marked: null, pinned: null, run: null, origin: 0, lanesShown: new Map(),
+        view: [0, WINDOWS[this.window] || 250 * MS] });
       this.store = new parts.Store(this.config, source === LIVE ? LIMITS.live : LIMITS.file);
       this.figures = new parts.Figures(this.store);
       this.history = new parts.History(this.figures);
+      controls.showSparklines(this);
       this.panel.show();
       this.connect();
       this.redraw();
@@ -164,7 +166,7 @@
     }
 
     fit() {
-      const extent = this.extent() ?? this.figures.lastRun();
+      const { store } = this, all = store.spans ? [store.first, store.latest] : null, extent = this.extent() ?? this.figures.lastRun() ?? all;
       this.lanesShown.clear();
       if (extent) this.look(padded(extent, this.selected ? 0.15 : 0.02));
     }

@@ -4,7 +4,7 @@
   const parts = window.photonTimelineParts;
   const MS = 1e6;
   const HEIGHTS = { host: 15, slot: 25, device: 25, copy: 13, bubbles: 15, counter: 46 };
-  const GAP = 4, GROUP_GAP = 11, TOP = 8, BOTTOM = 26, RIGHT = 14;
+  const GAP = 4, GROUP_GAP = 11, TOP = 8, BOTTOM = 26, RIGHT = 14, MAX_NAME = 24;
 
   /* Groups of rows that can be switched off, and the lanes in them. */
   const GROUPS = { host: (key) => key.startsWith("host."), device: (key) => /^(slot|device)/.test(key), copy: (key) => key === "copy" };
@@ -13,6 +13,7 @@
   function heightOf(key) { return HEIGHTS[key.startsWith("host.") ? "host" : key.startsWith("slot") ? "slot" : key]; }
 
   function titleOf(key, device) {
+    if (device.length > MAX_NAME) return titleOf(key, `${device.slice(0, MAX_NAME - 1)}…`);
     if (key.startsWith("host.")) return key.replace(".", " · ");
     return GROUPS.device(key) && key !== "device" ? `${device} · ${key}` : key === "device" ? device : key;
   }

@@ -6,8 +6,9 @@
   Object.assign(Timeline.prototype, {
     measured() { // the window of the figures: the run where one is shown, without the margin beside it
       if (this.pinned) return [this.pinned.start, this.pinned.end];
-      const [from, to] = (this.following && this.window === "run" && this.figures.lastRun()) || this.view, { known } = this.store;
-      return [from, known > from ? Math.min(to, known) : to];
+      const [from, to] = (this.following && this.window === "run" && this.figures.lastRun()) || this.view, { first, known } = this.store;
+      const held = [Math.max(from, first), Math.min(to, known)]; // of what lies beyond nothing is known
+      return held[0] < held[1] ? held : [from, to];
     },
 
     showFigures() { // while records stream in, a twentieth of the time is enough for figures
@@ -21,7 +22,7 @@
     },
 
     showHistory() {
-      if (this.history.update() || this.draws === 1) controls.showSparklines(this);
+      if (this.history.update()) controls.showSparklines(this);
       if (this.history.isBehind) this.figuring = setTimeout(() => this.showHistory(), 50);
     },
 

@@ -41,6 +41,7 @@ def test_the_facts_say_what_ran_and_how_much_is_held() -> None:
     assert known.items() >= INFO.items() - {("clock_uncertainty_ns", "0")}
     assert known["clocks of host and device"] == "are the same"
     assert (known["steps"], known["requests"], known["spans"]) == ("12", "3", "110")
+    assert known["bound by"] == "device"
     assert dict(facts(Trace.of()))["steps"] == "0"
 
 

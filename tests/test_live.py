@@ -3,6 +3,7 @@ view, is never mounted again, asks no other host, and shows the figures of traci
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from tracing.bubbles import bubbles
 from tracing.inspect import inspect
 from tracing.metrics import METRICS, summary
 from tracing.recorder import Recorder
-from tracing.trace import Trace
+from tracing.trace import MarkRecord, SpanRecord, Trace
 from tracing.ui.details import bubble_detail
 from tracing.ui.sources import Sources
 
@@ -361,6 +362,62 @@ def test_a_click_on_a_bubble_says_its_cause(page: Any, feed: Feed) -> None:
 
 
 @pytest.mark.browser
+def test_what_a_step_in_flight_does_is_no_bubble_yet(page: Any, feed: Feed) -> None:
+    trace, base = still(page, feed, 30 * MS)
+    known = max(s.end_ns for s in trace.spans if s.track == "compute")
+    step, start = feed.next_step, feed.end + MS
+    feed.next_step += 50
+    feed.recorder.on_mark(MarkRecord("arrival", start, 3 * step))
+    feed.recorder.on_span(SpanRecord("host", "launch", start, start + MS, step, 0, "decode", 1))
+    page.wait_for_function("end => photonTimeline.latest >= end", arg=start + MS - base)
+    asked = [str(known), str(start + MS)]
+    assert value(page, "bubbles(...a)", asked) == []
+    feed.recorder.on_span(SpanRecord("host", "commit", start + 5 * MS, start + 6 * MS, step, 0, "decode", 1))
+    feed.recorder.on_mark(MarkRecord("finish", start + 6 * MS, 3 * step, step))
+    page.wait_for_function("end => photonTimeline.latest >= end", arg=start + 6 * MS - base)
+    assert value(page, "bubbles(...a)", asked)[-2:] == [start - base, start + MS - base]
+    feed.end = start + 6 * MS
+
+
+@pytest.mark.browser
+def test_a_step_can_be_copied_as_json(browser: Any, url: str, feed: Feed) -> None:
+    page = browser.new_context(permissions=["clipboard-read", "clipboard-write"]).new_page()
+    page.goto(url)
+    page.wait_for_function("window.photonTimeline && photonTimeline.draws > 0")
+    trace, _ = still(page, feed, 30 * MS)
+    value(page, "select(a)", int(trace.row_table["step_id"][-5]))
+    page.wait_for_selector(".pt-rows")
+    page.get_by_role("button", name="Copy JSON").click()
+    page.wait_for_selector("text=Copied")
+    assert json.loads(page.evaluate("navigator.clipboard.readText()")) == value(page, "step")
+    page.context.close()
+
+
+@pytest.mark.browser
+def test_a_finger_selects_and_moves_as_a_mouse_does(browser: Any, url: str, feed: Feed) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 900}, has_touch=True)
+    page = context.new_page()
+    page.goto(url)
+    page.wait_for_function("window.photonTimeline && photonTimeline.draws > 0")
+    trace, base = still(page, feed, 30 * MS)
+    page.locator(".pt-frame").scroll_into_view_if_needed()
+    span = next(s for s in trace.spans if s.name == "forward" and s.start_ns > feed.end - 20 * MS)
+    x, y = place(page, f"slot {span.slot}", (span.start_ns + span.end_ns) / 2 - base)
+    page.touchscreen.tap(x, y)
+    page.wait_for_function("step => photonTimeline.selected?.step === step", arg=span.step_id)
+    low, high = value(page, "range()")
+    finger = context.new_cdp_session(page)
+    for kind, moved in (("touchStart", 0), ("touchMove", -30), ("touchMove", -60), ("touchEnd", None)):
+        points = [] if moved is None else [{"x": x + moved, "y": y}]
+        finger.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    page.wait_for_function("low => photonTimeline.range()[0] > low", arg=low)
+    after = value(page, "range()")
+    assert after[1] - after[0] == pytest.approx(high - low)
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    context.close()
+
+
+@pytest.mark.browser
 def test_find_jumps_to_a_step_and_to_a_request_and_says_what_is_not_held(page: Any, feed: Feed) -> None:
     trace, base = still(page, feed, 30 * MS)
     step, request = int(trace.span_table["step_id"].min()) - 90, int(trace.mark_table["request_id"].max()) - 5
@@ -438,6 +495,10 @@ def test_an_opened_trace_is_shown_whole_and_live_comes_back(page: Any, feed: Fee
     value(page, "select(a)", step)
     page.wait_for_selector(".pt-rows")
     assert value(page, "step") == inspect(trace, step)
+    show_run(page, feed.end - 70 * MS, feed.end)  # a run of one's own: the file gives way
+    page.wait_for_function("photonTimeline.source === 'live' && !photonTimeline.following")
+    value(page, "open(a, 'again')", source)
+    page.wait_for_function("!photonTimeline.loading && photonTimeline.drawn > 0", timeout=10_000)
     page.get_by_role("button", name="back to live").click()
     feed.pause.clear()
     page.wait_for_function("photonTimeline.following && photonTimeline.spans > 0")

@@ -50,6 +50,7 @@ def facts(trace: Trace) -> list[tuple[str, str]]:
     return [
         *((name, text) for name, text in trace.info.items() if name != UNCERTAINTY),
         ("clocks of host and device", _clocks(trace)),
+        ("bound by", bound(trace) or "nothing"),
         ("window", f"{(end - start) / 1e6:,.3f} ms"),
         *((name, f"{value:,}") for name, value in counts.items()),
         ("records lost before this window was saved", lost),
