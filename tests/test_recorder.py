@@ -3,7 +3,6 @@ snapshots that are sorted and immutable, and a live stream whose increments add 
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,24 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from producer import Row
 
 from tracing.recorder import Cursor, Recorder
 from tracing.trace import MarkRecord, RowRecord, SpanRecord, Trace
-
-
-class Row(NamedTuple):
-    request_id: int
-    position: int = 0
-    token_id: int = 0
-    x: float = math.nan
-    y: float = math.nan
-    mask: str = "ANY"
-    is_zombie: bool = False
-    is_delivered: bool = True
-    refs_before: int = 1
-    refs_after: int = 0
-    pages: int = 1
-    lora_slot: int = 0
 
 
 class Step(NamedTuple):

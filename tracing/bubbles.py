@@ -131,14 +131,14 @@ def _doing(part: Part) -> str:
 @once
 def device_busy(trace: Trace) -> Intervals:
     """G = union of the compute track's spans, in the window."""
-    return clip(_union(trace.where("compute")), *trace.window)
+    return clip(union_of(trace.where("compute")), *trace.window)
 
 
 @once
 def host_work(trace: Trace) -> Intervals:
     """H = union of the host track's spans without its waits and sync leaks, in the window."""
-    waits = _union(trace.where("host", "wait", "sync:"))
-    return clip(subtract(_union(trace.where("host")), waits), *trace.window)
+    waits = union_of(trace.where("host", "wait", "sync:"))
+    return clip(subtract(union_of(trace.where("host")), waits), *trace.window)
 
 
 @once
@@ -153,7 +153,8 @@ def idle(trace: Trace) -> Intervals:
     return found[found[:, 1] - found[:, 0] > EPSILON_NS]
 
 
-def _union(rows: Table) -> Intervals:
+def union_of(rows: Table) -> Intervals:
+    """When any of the spans lasts."""
     return union(pairs(rows["start_ns"], rows["end_ns"]))
 
 
@@ -167,7 +168,7 @@ def bubbles(trace: Trace) -> list[Bubble]:
         return []
     device = trace.where("compute")
     begun, names, ids = (device[column].tolist() for column in ("start_ns", "name", "step_id"))
-    enqueued = {name: _by_step(trace.where("host", name), "end_ns") for name in ("launch", "sample")}
+    enqueued = {name: by_step(trace.where("host", name), "end_ns") for name in ("launch", "sample")}
     following = np.searchsorted(device["start_ns"], found[:, 1]).tolist()
     leaves, blocking = host_leaves(trace), _blocking(trace)
     ends = [leaf.end_ns for leaf in leaves]
@@ -186,7 +187,8 @@ def bubbles(trace: Trace) -> list[Bubble]:
     return bubbles
 
 
-def _by_step(rows: Table, column: str) -> dict[int, int]:
+def by_step(rows: Table, column: str) -> dict[int, int]:
+    """Step -> a column of its span; of several the last."""
     return dict(zip(rows["step_id"].tolist(), rows[column].tolist(), strict=True))
 
 
@@ -247,8 +249,8 @@ def steps_overlap(trace: Trace) -> bool:
 
 def _flights(trace: Trace) -> list[tuple[int, int, int]]:
     """(launch start, commit end, step) of the steps of which both are known, in order of launch."""
-    starts = _by_step(trace.where("host", "launch"), "start_ns")
-    ends = _by_step(trace.where("host", "commit"), "end_ns")
+    starts = by_step(trace.where("host", "launch"), "start_ns")
+    ends = by_step(trace.where("host", "commit"), "end_ns")
     return sorted((starts[step], ends[step], step) for step in starts.keys() & ends.keys())
 
 

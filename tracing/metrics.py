@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracing.bubbles import bubbles, device_busy, gaps, host_work, idle
-from tracing.intervals import clip, intersect, pairs, subtract, total, union
+from tracing.bubbles import bubbles, by_step, device_busy, gaps, host_work, idle, union_of
+from tracing.intervals import clip, intersect, subtract, total
 from tracing.latency import (
     itl_p50_ms,
     itl_p99_ms,
@@ -120,15 +120,14 @@ def bound(trace: Trace) -> str | None:
 
 def d2h_hidden_percent(trace: Trace) -> Value:
     """100 * |C n G| / |C|."""
-    rows = trace.where("copy", "d2h")
-    copies = clip(union(pairs(rows["start_ns"], rows["end_ns"])), *trace.window)
+    copies = clip(union_of(trace.where("copy", "d2h")), *trace.window)
     return percent(total(intersect(copies, device_busy(trace))), total(copies))
 
 
 def pipeline_depth(trace: Trace) -> Value:
     """sum over steps of |[launch start, commit end) n W| / |D|. 2 when two steps are always in flight."""
-    starts = _by_step(trace.where("host", "launch"), "start_ns")
-    ends = _by_step(trace.where("host", "commit"), "end_ns")
+    starts = by_step(trace.where("host", "launch"), "start_ns")
+    ends = by_step(trace.where("host", "commit"), "end_ns")
     first, last = trace.window
     held = [min(ends[s], last) - max(starts[s], first) for s in starts.keys() & ends.keys()]
     return ratio(sum(held), total(demand(trace)))
@@ -137,16 +136,15 @@ def pipeline_depth(trace: Trace) -> Value:
 def slot_balance(trace: Trace) -> Value:
     """|G of slot 0| / |G|."""
     rows = trace.where("compute")
-    rows = rows[rows["slot"] == 0]
-    own = clip(union(pairs(rows["start_ns"], rows["end_ns"])), *trace.window)
+    own = clip(union_of(rows[rows["slot"] == 0]), *trace.window)
     return ratio(total(own), total(device_busy(trace)))
 
 
 def launch_latency_us(trace: Trace) -> Value:
     """median over steps of (first device span start - launch end). Above 0 the step was queued."""
-    launched = _by_step(trace.where("host", "launch"), "end_ns")
+    launched = by_step(trace.where("host", "launch"), "end_ns")
     rows = trace.where("compute")[::-1]  # the first of a step wins
-    begun = _by_step(rows, "start_ns")
+    begun = by_step(rows, "start_ns")
     return percentile([(begun[s] - launched[s]) / 1e3 for s in begun.keys() & launched.keys()], 50)
 
 
@@ -266,10 +264,6 @@ def _decode_steps(trace: Trace) -> Table:
     """The forwards of decode steps that start in W."""
     rows = trace.where("compute", "forward", kind="decode")
     return rows[(rows["start_ns"] >= trace.window[0]) & (rows["start_ns"] < trace.window[1])]
-
-
-def _by_step(rows: Table, column: str) -> dict[int, int]:
-    return dict(zip(rows["step_id"].tolist(), rows[column].tolist(), strict=True))
 
 
 def _makespan(trace: Trace) -> int:
