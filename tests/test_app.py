@@ -39,9 +39,9 @@ pytestmark = [
 
 ENDPOINTS = {
     "/compare": ["image", "task", "prompt", "workload", "sides"],
-    "/query": ["image", "question", "settings"],
+    "/query": ["image", "question", "settings", "spatial_refs"],
     "/caption": ["image", "length", "settings"],
-    "/point": ["image", "object", "settings"],
+    "/point": ["image", "object", "settings", "spatial_refs"],
     "/detect": ["image", "object", "settings"],
 }
 
@@ -196,6 +196,13 @@ def test_several_labels_are_several_requests_grouped_by_label(server: Server, pi
     assert result["metrics"]["requests"] == 2
 
 
+def test_references_are_the_engines(server: Server, picture: Path) -> None:
+    refs, settings = [[0.2, 0.3], [0.1, 0.2, 0.6, 0.9]], {"max_tokens": 12}
+    over_http = server.ask("/query", picture, question="this?", settings=settings, spatial_refs=refs)
+    here = server.engine.query(load_image(picture), "this?", settings=settings, spatial_refs=refs)
+    assert (over_http["answer"], over_http["spatial_refs"]) == (here["answer"], refs)
+
+
 def test_settings_may_come_as_text(server: Server, picture: Path) -> None:
     as_text = {"temperature": "0.7", "seed": "3", "max_tokens": "9"}
     as_numbers = {"temperature": 0.7, "seed": 3, "max_tokens": 9}
@@ -231,6 +238,8 @@ def test_programs_are_served_on_the_pages_port(server: Server) -> None:
         ("/query", {"question": "x", "settings": [1]}, "settings"),
         ("/query", {"question": "word " * 3000}, "shorten"),
         ("/caption", {"length": "endless"}, "endless"),
+        ("/point", {"object": "x", "spatial_refs": [[0.1, 2]]}, "spatial_refs"),
+        ("/query", {"question": "x", "spatial_refs": "here"}, "spatial_refs"),
     ],
 )
 def test_bad_input_is_one_sentence_that_names_it_and_queues_nothing(

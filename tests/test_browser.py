@@ -173,6 +173,67 @@ def test_boxes_carry_their_labels_and_can_be_downloaded(visitor: Visitor) -> Non
     assert Path(download.value.path()).read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_click_and_a_drag_in_the_picture_are_references_until_it_changes(visitor: Visitor) -> None:
+    page = visitor.page
+    visitor.upload(GOLDEN_IMAGE)
+    page.wait_for_selector("#refs .pw-refs", state="attached")
+    box = page.locator("#picture img").bounding_box()
+    at = [(box["x"] + part * box["width"], box["y"] + part * box["height"]) for part in (0.25, 0.75)]
+    page.mouse.click(*at[0])
+    page.wait_for_selector("#refs .pw-ref")
+    page.mouse.move(*at[0])
+    page.mouse.down()
+    page.mouse.move(*at[1], steps=3)
+    page.mouse.up()
+    page.wait_for_selector("#refs .pw-ref-box")
+    numbers = [float(value) for value in re.findall(r"[\d.]+", page.input_value("#refs_text textarea"))]
+    assert numbers == pytest.approx([0.25, 0.25, 0.25, 0.25, 0.75, 0.75], abs=0.01)
+    page.click("#run")
+    visitor.wait_for("done")
+    visitor.clear()
+    visitor.wait_for("idle")
+    assert page.input_value("#refs_text textarea") == ""
+    assert visitor.count("#refs .pw-ref") == 0
+
+
+def test_a_typed_reference_is_shown_and_a_wrong_one_is_one_sentence(visitor: Visitor) -> None:
+    visitor.upload(GOLDEN_IMAGE)
+    visitor.page.fill("#refs_text textarea", "0.5,0.5\n0.1,0.2,9")
+    visitor.page.wait_for_selector("#refs .pw-ref")
+    visitor.page.click("#run")
+    assert "'0.1,0.2,9' must be" in visitor.wait_for("error")
+    visitor.page.click("#clear_refs")
+    visitor.page.wait_for_selector("#refs .pw-ref", state="detached")
+
+
+def test_a_batch_shows_every_file_its_error_and_its_picture_and_is_known_after_a_reload(
+    visitor: Visitor, tmp_path: Path
+) -> None:
+    page, broken = visitor.page, tmp_path / "broken.png"
+    broken.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(40))
+    samples = sorted((app.ASSETS / "samples").iterdir())[:3]
+
+    def run() -> str:
+        page.click("button[role=tab]:has-text('Batch')")
+        page.set_input_files("#batch_files input[type=file]", [broken, *samples])
+        page.wait_for_function("document.querySelector('#batch_files').innerText.includes('broken')")
+        page.fill("#batch_prompt textarea", "red circle\nstar")
+        page.click("#batch_run")
+        page.wait_for_selector("#batch_status [data-state=error]")
+        return page.inner_text("#batch_status")
+
+    assert "4 of 4 · 1 with an error" in run()
+    page.locator("#batch_table").get_by_text(samples[0].name).first.click()
+    page.wait_for_selector("#batch_marks svg", state="attached")
+    assert samples[0].name in page.inner_text("#batch_about")
+    with page.expect_download() as download:
+        page.click("#batch_yolo")
+    assert Path(download.value.path()).read_bytes().startswith(b"PK")
+    page.reload()
+    page.wait_for_function("window.photonTimeline && photonTimeline.draws > 0")
+    assert "3 known from before" in run()
+
+
 def test_the_answer_is_shown_as_text_with_why_it_ended(visitor: Visitor) -> None:
     visitor.example("query")
     assert "Complete" in visitor.wait_for("done")
@@ -237,6 +298,29 @@ def test_stop_keeps_the_partial_text_and_ends_the_request(browser: Any, talkativ
         someone.page.click("#stop")
         assert "kept" in someone.wait_for("stopped")
         assert someone.text("#answer pre")
+
+
+def test_a_stopped_batch_leaves_the_engine_and_others_were_served_meanwhile(
+    browser: Any, talkative_url: str
+) -> None:
+    with visiting(browser, talkative_url) as batcher, visiting(browser, talkative_url) as other:
+        page = batcher.page
+        page.click("button[role=tab]:has-text('Batch')")
+        page.set_input_files("#batch_files input[type=file]", sorted((app.ASSETS / "samples").iterdir()))
+        page.wait_for_function("document.querySelectorAll('#batch_files tr').length > 5")
+        page.click("#batch_task label:has-text('Caption')")
+        page.click("#batch_run")
+        page.wait_for_selector("#batch_status [data-state=busy]")
+        other.page.click("#task label:has-text('Query')")
+        other.upload(GOLDEN_IMAGE)
+        other.page.click("#run")
+        other.page.wait_for_selector("#answer pre")
+        other.page.click("#stop")
+        other.wait_for("stopped")
+        page.click("#batch_stop")
+        page.wait_for_selector("#batch_status [data-state=stopped]")
+        page.wait_for_selector("#batch_run:not([disabled])")
+        assert "press Run to go on" in page.inner_text("#batch_status")
 
 
 def test_clearing_the_picture_drops_late_results(browser: Any, talkative_url: str) -> None:

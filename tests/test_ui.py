@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from photon.errors import InvalidRequestError, QueueFullError
-from photon.ui import markup, results
+from photon.ui import events, markup, results
 from photon.ui.ask import MAX_LABELS, TASKS, Ask, check_task, split_labels
 from photon.ui.examples import Example, picked, read_examples
 from photon.ui.image_input import is_animated, path_of
@@ -323,6 +323,13 @@ def test_a_full_queue_takes_back_the_labels_before_it() -> None:
     with pytest.raises(QueueFullError):
         submitted("a, b", {"b": QueueFullError("1 request is waiting; try again later.")})
     assert handles[0].cancelled == 1
+
+
+def test_a_full_queue_is_busy_and_a_wrong_request_is_not_run() -> None:
+    full = QueueFullError("1024 requests are waiting; try again later.")
+    assert (events.headline(full), events.sentence(full)) == ("Busy, try again", str(full))
+    assert events.headline(InvalidRequestError("x")) == "Not run"
+    assert events.headline(RuntimeError("x")) == "Failed"
 
 
 def test_an_example_is_found_only_by_a_valid_index() -> None:

@@ -113,7 +113,7 @@ class BatchTab:
         turn, work = session.begin(), None
         shown = self._state("busy", "Reading the list of files", running=True)
         try:
-            yield shown
+            yield dict(shown)
             job = Job(task, prompt, length, settings_from(*settings))
             kept = await asyncio.to_thread(self._home.of, token)
             batch = Batch(self._engine, self._room, kept, job, rows_of(files_of(files), job))
@@ -127,7 +127,8 @@ class BatchTab:
             yield shown | self._ended(batch)
         except Exception as error:
             why = sentence(error)
-            yield shown | self._state("error", headline(error), why)
+            results = {} if work is None else self._results(batch)
+            yield shown | results | self._state("error", headline(error), why)
             raise gr.Error(why, duration=8, print_exception=False) from None
         finally:
             if work is not None:
@@ -187,14 +188,15 @@ class BatchTab:
 
     def _ended(self, batch: Batch) -> Updates:
         counts = batch.counts()
-        is_whole = not counts["stopped"]
-        state = "stopped" if not is_whole else "error" if counts["error"] else "done"
-        what = "Done" if is_whole else "Stopped; press Run to go on"
-        has_result = any(row.result for row in batch.rows)
-        kinds = kinds_for(batch.job.task) if has_result else ()
+        state = "stopped" if counts["stopped"] else "error" if counts["error"] else "done"
+        what = "Stopped; press Run to go on" if counts["stopped"] else "Done"
+        return self._results(batch) | self._state(state, f"{what}: {progress(batch)}", batch.note)
+
+    def _results(self, batch: Batch) -> Updates:
+        """The table as it is in the end, and what can be saved."""
+        kinds = kinds_for(batch.job.task) if any(row.result for row in batch.rows) else ()
         buttons = {b: gr.update(interactive=kind in kinds) for kind, b in self.view.saves.items()}
-        shown = self._state(state, f"{what}: {progress(batch)}", batch.note)
-        return {**shown, **buttons, self.view.table: table(batch)}
+        return {**buttons, self.view.table: table(batch)}
 
 
 def progress(batch: Batch) -> str:
