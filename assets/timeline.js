@@ -52,7 +52,11 @@
       const stream = (this.stream = new EventSource(url));
       stream.onmessage = (event) => this.receive(JSON.parse(event.data));
       stream.onopen = () => { this.connected = true; this.showState(); };
-      stream.onerror = () => { this.connected = false; this.gone = stream.readyState === EventSource.CLOSED; this.showState(); };
+      stream.onerror = () => {
+        this.connected = false; this.gone = stream.readyState === EventSource.CLOSED;
+        this.loading &&= !this.gone;
+        this.showState();
+      };
       stream.addEventListener("end", () => { stream.close(); this.loading = false; this.loaded(); });
     }
 

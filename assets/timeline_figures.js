@@ -71,14 +71,16 @@
       return out;
     }
 
-    depth(a, b) { // ns that steps were in flight, summed over the steps whose launch and commit touch the window
-      const ends = new Map(), commits = this.store.lanes.get("host.commit"), launches = this.store.lanes.get("host.launch");
-      for (let i = commits.firstAfter(a); i < commits.size && commits.start[i] < b; i++) ends.set(commits.step[i], commits.end[i]);
+    depth(a, b) { // ns that steps were in flight, summed; what is not in the window lies outside of it
+      const [starts, ends] = ["launch", "commit"].map((phase) => {
+        const lane = this.store.lanes.get(`host.${phase}`), at = new Map();
+        for (let i = lane.firstAfter(a); i < lane.size && lane.start[i] < b; i++) {
+          if (lane.end[i] > a) at.set(lane.step[i], phase === "launch" ? lane.start[i] : lane.end[i]);
+        }
+        return at;
+      });
       let sum = 0;
-      for (let i = launches.firstAfter(a); i < launches.size && launches.start[i] < b; i++) {
-        const end = ends.get(launches.step[i]);
-        if (end !== undefined && launches.end[i] > a) sum += Math.min(end, b) - Math.max(launches.start[i], a);
-      }
+      for (const step of new Set([...starts.keys(), ...ends.keys()])) sum += Math.min(ends.get(step) ?? b, b) - Math.max(starts.get(step) ?? a, a);
       return sum;
     }
 

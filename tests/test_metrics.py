@@ -235,3 +235,12 @@ def test_the_table_says_each_formula_once() -> None:
     assert len({m.name for m in METRICS}) == len({m.key for m in METRICS}) == len(METRICS)
     assert all(m.formula and not m.formula.endswith(".") for m in METRICS)
     assert not any("GPU" in m.name + m.formula for m in METRICS)
+
+
+def test_a_step_whose_launch_or_commit_lies_outside_of_the_window_was_in_flight_up_to_its_edge() -> None:
+    spans = [
+        SpanRecord("host", name, t, t + 1, step) for name, t, step in (("launch", 0, 1), ("commit", 50, 1))
+    ]
+    spans += [SpanRecord("host", name, t, t + 1, 2) for name, t in (("launch", 40), ("commit", 90))]
+    whole = Trace.of(spans, [MarkRecord("arrival", 0, 7)])
+    assert summary(whole.within(20, 70))["pipeline_depth"] == pytest.approx((31 + 30) / 50)

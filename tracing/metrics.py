@@ -125,11 +125,15 @@ def d2h_hidden_percent(trace: Trace) -> Value:
 
 
 def pipeline_depth(trace: Trace) -> Value:
-    """sum over steps of |[launch start, commit end) n W| / |D|. 2 when two steps are always in flight."""
+    """sum over steps of |[launch start, commit end) n W| / |D|. 2 when two steps are always in flight.
+
+    Of a step that only one of the two is known of, the other lies outside of W.
+    """
     starts = by_step(trace.where("host", "launch"), "start_ns")
     ends = by_step(trace.where("host", "commit"), "end_ns")
     first, last = trace.window
-    held = [min(ends[s], last) - max(starts[s], first) for s in starts.keys() & ends.keys()]
+    steps = starts.keys() | ends.keys()
+    held = [min(ends.get(step, last), last) - max(starts.get(step, first), first) for step in steps]
     return ratio(sum(held), total(demand(trace)))
 
 

@@ -10,9 +10,9 @@ URLs are relative to the page, so that a proxy with a root path works. No reques
 **Jump to a run.** In the page `window.photonTimeline.showRun(startNs, endNs)` zooms to [startNs, endNs):
 times of the recorder's clock (the spans' `perf_counter_ns`), as strings, BigInt or numbers; give strings,
 since a number above 2**53 has lost its last digits. It may be called before the last spans have
-arrived; they appear as they come. The view stays until the user moves it or a new request arrives,
-then the timeline follows live again. One text "start,end" does as well, so that a Gradio handler can
-return it to a hidden component (an empty text is no run and changes nothing):
+arrived; they appear as they come. An opened trace gives way to it. The view stays until the user moves
+it or a new request arrives, then the timeline follows live again. One text "start,end" does as well, so
+that a Gradio handler can return it to a hidden component (an empty text is no run and changes nothing):
 
     done = run.click(handler, inputs, [..., window_text])
     done.then(None, window_text, None, js="text => { window.photonTimeline?.showRun(text); }")
