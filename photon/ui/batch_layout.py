@@ -67,9 +67,9 @@ def label_of(task: str) -> str:
 def columns_of(task: str) -> dict[str, str]:
     """Names and widths of the table's columns."""
     if task in SPATIAL:
-        return {"#": "44px", "file": "190px", "found": "270px", "ms": "60px", "state": "190px"}
+        return {"#": "44px", "file": "190px", "found": "270px", "ms": "60px", "state": "230px"}
     question = {"question": "170px"} if task == "query" else {}
-    return {"#": "44px", "file": "160px", **question, "answer": "220px", "ms": "60px", "state": "170px"}
+    return {"#": "44px", "file": "160px", **question, "answer": "220px", "ms": "60px", "state": "190px"}
 
 
 def build_controls() -> Controls:
