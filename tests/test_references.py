@@ -3,7 +3,10 @@ is shown where it lies."""
 
 from __future__ import annotations
 
+import asyncio
 import re
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +17,8 @@ from PIL import Image
 from photon.errors import InvalidRequestError
 from photon.ui import references
 from photon.ui.ask import Ask
+from photon.ui.session import Session
+from photon.ui.stage import Stage
 
 PLACE = st.floats(0, 1)
 
@@ -59,6 +64,47 @@ def test_markers_lie_where_the_references_are_and_skip_what_is_wrong() -> None:
         "left:25.00%;top:50.00%",
         "left:0.00%;top:0.00%;width:50.00%;height:100.00%",
     ]
+
+
+def previewed(session: Session, path: Path, task: str = "query") -> dict[str, str]:
+    view = SimpleNamespace(picture="picture", status="status", refs="refs")
+    return asyncio.run(Stage(None, None, view).preview(session, {"path": str(path)}, task))  # type: ignore[arg-type]
+
+
+def test_a_picture_is_shown_before_the_run_and_can_be_pointed_at(tmp_path: Path) -> None:
+    Image.new("RGB", (30, 20)).save(tmp_path / "a.png")
+    session = Session()
+    shown = previewed(session, tmp_path / "a.png")
+    assert "<img" in shown["picture"]
+    assert "pw-refs" in shown["refs"]
+    assert session.size == (30, 20)
+    assert previewed(session, tmp_path / "a.png", "detect")["refs"] == ""
+
+
+def test_a_file_that_is_no_picture_is_said_before_the_run(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_text("no picture")
+    session = Session()
+    shown = previewed(session, tmp_path / "a.png")
+    assert "not an image" in shown["status"]
+    assert (session.size, shown["refs"]) == (None, "")
+
+
+def test_a_preview_that_comes_late_is_dropped(tmp_path: Path) -> None:
+    class Replaced(Session):
+        """Its picture is another one by the time this one has been read."""
+
+        @property
+        def picture(self) -> int:
+            self.asked = getattr(self, "asked", 0) + 1
+            return self.asked
+
+        @picture.setter
+        def picture(self, number: int) -> None: ...
+
+    Image.new("RGB", (30, 20)).save(tmp_path / "a.png")
+    session = Replaced()
+    assert previewed(session, tmp_path / "a.png") == {}
+    assert session.size is None
 
 
 def test_there_is_no_layer_without_a_picture() -> None:

@@ -99,21 +99,13 @@ class BatchTab:
     def stop(self, session: BatchSession) -> None:
         session.stop()
 
-    async def run(
-        self,
-        session: BatchSession,
-        token: str,
-        files: Any,
-        task: str,
-        prompt: str,
-        length: str,
-        *settings: Any,
-    ) -> AsyncIterator[Updates]:
+    async def run(self, session: BatchSession, token: str, files: Any, *asked: Any) -> AsyncIterator[Updates]:
         """Run the batch. Each update is the whole of what is shown (see playground.py)."""
         turn, work = session.begin(), None
         shown = self._state("busy", "Reading the list of files", running=True)
         try:
             yield dict(shown)
+            task, prompt, length, *settings = asked
             job = Job(task, prompt, length, settings_from(*settings))
             kept = await asyncio.to_thread(self._home.of, token)
             batch = Batch(self._engine, self._room, kept, job, rows_of(files_of(files), job))

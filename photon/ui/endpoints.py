@@ -67,7 +67,7 @@ async def answer(
         check_task(task, length)
         path = uploaded_path(image)
         picture = await asyncio.to_thread(load_image, path)
-        ask = Ask(task, picture, prompt, length, _settings(settings), _refs(refs))
+        ask = Ask(task, picture, prompt, length, _settings(settings), spatial_refs=_refs(refs))
         run = await submit(engine, ask)
         return as_json(await complete(run))
     except PhotonError as error:

@@ -92,19 +92,9 @@ class Playground:
 
     # ---- events
 
-    async def run(
-        self,
-        session: Session,
-        file: dict[str, Any] | None,
-        task: str,
-        prompt: str,
-        length: str,
-        refs: str,
-        *settings: Any,
-    ) -> AsyncIterator[Updates]:
+    async def run(self, session: Session, file: dict[str, Any] | None, *asked: Any) -> AsyncIterator[Updates]:
         """Run what the controls say."""
         turn = session.begin()
-        asked = (task, prompt, length, refs, settings)
         async for updates in self._turn(session, turn, path_of(file), asked):
             yield updates
 
@@ -178,13 +168,13 @@ class Playground:
     ) -> AsyncIterator[Updates]:
         v = self.view
         yield self._busy("Reading the picture")
-        task, prompt, length, refs, settings = asked
+        task, prompt, length, refs, *settings = asked
         check_task(task, length)
         if path is None:
             raise InvalidRequestError(_NO_IMAGE)
         spatial_refs = references.parse(refs) if task in WITH_REFS else ()
         image = await asyncio.to_thread(load_image, path)
-        ask = Ask(task, image, prompt, length, settings_from(*settings), spatial_refs)
+        ask = Ask(task, image, prompt, length, settings_from(*settings), spatial_refs=spatial_refs)
         run = await submit(self._engine, ask)
         session.attach(turn, run)
         yield {v.picture: await asyncio.to_thread(markup.picture, image), v.call: results.python_call(ask)}
