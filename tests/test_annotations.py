@@ -68,6 +68,7 @@ def assert_same(read: list[tuple[str, list[float]]], item: Item) -> None:
 
 
 def test_coco_gives_the_boxes_back_within_a_pixel() -> None:
+    """user_reports 41."""
     coco = json.loads(json.dumps(as_coco([boxes()])))
     names = {category["id"]: category["name"] for category in coco["categories"]}
     read = []
@@ -79,6 +80,7 @@ def test_coco_gives_the_boxes_back_within_a_pixel() -> None:
 
 
 def test_yolo_gives_the_boxes_back_within_a_pixel() -> None:
+    """user_reports 41."""
     texts = as_yolo([boxes()])
     names = texts["classes.txt"].splitlines()
     read = []
@@ -103,6 +105,7 @@ def test_voc_gives_the_boxes_back_within_a_pixel() -> None:
 
 
 def test_a_class_has_one_number_in_every_picture_even_where_it_failed_or_was_not_found() -> None:
+    """user_reports 35."""
     items = [
         Item("a.png", result(part("cat", [], error="It broke."), part("dog", PLACES[:1]))),
         Item("b.png", result(part("cat", PLACES[:1]), part("dog", []))),

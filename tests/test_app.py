@@ -118,6 +118,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 
 
 def test_exactly_the_documented_endpoints_are_public(server: Server) -> None:
+    """user_reports 62."""
     api = server.client.view_api(return_format="dict", print_info=False)
     assert isinstance(api, dict)
     named = {
@@ -157,6 +158,7 @@ def test_a_wrong_comparison_is_one_sentence(
 def test_places_come_normalised_and_in_pixels_with_the_picture_size(
     server: Server, picture: Path, endpoint: str
 ) -> None:
+    """user_reports 27."""
     result = server.ask(endpoint, picture, object="dog", settings={"max_objects": 3})
     assert result["image"] == {"width": 60, "height": 40}
     places = result["points" if endpoint == "/point" else "objects"]
@@ -183,6 +185,7 @@ def test_text_is_the_engines_text(
 
 
 def test_every_result_carries_its_numbers(server: Server, picture: Path) -> None:
+    """user_reports 74."""
     metrics = server.ask("/query", picture, question="why", settings={"max_tokens": 8})["metrics"]
     parts = metrics["queue_ms"] + metrics["preprocess_ms"] + metrics["prefill_ms"] + metrics["decode_ms"]
     assert parts == pytest.approx(metrics["total_ms"], abs=0.01)
@@ -191,6 +194,7 @@ def test_every_result_carries_its_numbers(server: Server, picture: Path) -> None
 
 
 def test_several_labels_are_several_requests_grouped_by_label(server: Server, picture: Path) -> None:
+    """user_reports 32."""
     result = server.ask("/detect", picture, object="dog, Cat, DOG", settings={"max_objects": 2})
     assert list(result["count"]) == ["dog", "Cat"]
     assert result["metrics"]["requests"] == 2
@@ -204,6 +208,7 @@ def test_references_are_the_engines(server: Server, picture: Path) -> None:
 
 
 def test_settings_may_come_as_text(server: Server, picture: Path) -> None:
+    """user_reports 23."""
     as_text = {"temperature": "0.7", "seed": "3", "max_tokens": "9"}
     as_numbers = {"temperature": 0.7, "seed": 3, "max_tokens": 9}
     answers = [
@@ -245,6 +250,7 @@ def test_programs_are_served_on_the_pages_port(server: Server) -> None:
 def test_bad_input_is_one_sentence_that_names_it_and_queues_nothing(
     server: Server, picture: Path, endpoint: str, arguments: dict[str, Any], words: str
 ) -> None:
+    """user_reports 22."""
     before = server.engine.stats()["steps"]
     with pytest.raises(AppError, match=f"(?i){words}") as error:
         server.ask(endpoint, picture, **arguments)
@@ -262,6 +268,7 @@ def test_a_file_that_is_no_image_is_refused_by_name_of_the_problem(server: Serve
 
 
 def test_a_missing_image_is_said_plainly(server: Server) -> None:
+    """user_reports 21."""
     with pytest.raises(AppError, match="no image"):
         server.ask("/caption", None)
 
@@ -281,6 +288,7 @@ def test_a_caller_cannot_name_a_file_of_the_server(
 
 
 def test_requests_of_several_people_share_steps(talkative: Server, picture: Path) -> None:
+    """user_reports 47."""
     def ask(seed: int) -> int:
         client = Client(talkative.url, verbose=False, analytics_enabled=False)
         settings = {"max_tokens": 120, "seed": seed}
@@ -345,6 +353,7 @@ def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_explicit_port_that_is_busy_ends_the_app_with_the_port_and_the_flag(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """user_reports 59."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert app.main(["--port", str(port)]) == 2
@@ -354,6 +363,7 @@ def test_an_explicit_port_that_is_busy_ends_the_app_with_the_port_and_the_flag(
 
 
 def test_without_a_port_the_next_free_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """user_reports 59."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setattr(app, "FIRST_PORT", port)
@@ -375,12 +385,14 @@ def test_an_unknown_device_is_one_sentence(capsys: pytest.CaptureFixture[str], t
 def test_a_dtype_that_the_device_does_not_compute_in_is_refused_at_start(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """user_reports 63."""
     flags = ["--model", str(tiny_model().path), "--device", "cpu", "--dtype", "float16"]
     assert app.main(flags) == 2
     assert "float16 needs a CUDA device" in capsys.readouterr().err
 
 
 def test_the_banner_says_what_runs_where_and_why_not_cuda(server: Server) -> None:
+    """user_reports 64."""
     text = app.banner(server.engine, app.parse_flags([]), 1234)
     for word in ("model", "cpu", "float32", "pipelined", "http://127.0.0.1:1234", "CUDA"):
         assert word in text
@@ -390,6 +402,7 @@ def test_the_banner_says_what_runs_where_and_why_not_cuda(server: Server) -> Non
 
 
 def test_the_page_asks_no_other_host_for_anything(server: Server) -> None:
+    """user_reports 58."""
     config = httpx.get(f"{server.url}/config").json()
     html = httpx.get(server.url).text
     assert "fonts.googleapis" not in html + json.dumps(config)
@@ -397,6 +410,7 @@ def test_the_page_asks_no_other_host_for_anything(server: Server) -> None:
 
 
 def test_an_upload_over_the_limit_is_refused(server: Server) -> None:
+    """user_reports 7."""
     too_large = b"0" * (33 * 2**20)
     answer = httpx.post(f"{server.url}/gradio_api/upload", files={"files": ("a.png", too_large)}, timeout=60)
     assert answer.status_code == 413

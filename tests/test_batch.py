@@ -83,6 +83,7 @@ def played(engine: Engine, files: list[tuple[str, str]], kept: Kept, job: Job = 
 def test_a_broken_file_is_its_own_row_and_every_format_is_read(
     engine: Engine, files: list[tuple[str, str]], home: Home
 ) -> None:
+    """user_reports 12, 50."""
     rows = played(engine, files, home.of(TOKEN)).rows
     assert [row.state for row in rows] == ["done"] * 3 + ["error"] + ["done"] * 3
     assert "damaged" in rows[3].error
@@ -125,6 +126,7 @@ def test_a_stopped_batch_goes_on_where_it_was(
     engine: Engine, files: list[tuple[str, str]], home: Home
 ) -> None:
 
+    """user_reports 50."""
     async def stop_after_one() -> Batch:
         stopped = batch(engine, files[:3], home.of(TOKEN), GO_ON)
         work = asyncio.ensure_future(stopped.run())

@@ -140,6 +140,7 @@ def visitor(browser: Any, url: str) -> Iterator[Visitor]:
 
 
 def test_one_click_on_an_example_draws_points_and_shows_the_steps(visitor: Visitor) -> None:
+    """user_reports 67."""
     visitor.example("point")
     words = visitor.wait_for("done")
     found = int(re.findall(r"(\d+) found for", words)[0])
@@ -151,6 +152,7 @@ def test_one_click_on_an_example_draws_points_and_shows_the_steps(visitor: Visit
 
 
 def test_points_lie_on_the_shapes_and_both_layers_stay_aligned_at_any_width(visitor: Visitor) -> None:
+    """user_reports 38."""
     visitor.example("point")
     visitor.wait_for("done")
     for width in (1280, 600, 390):
@@ -174,6 +176,7 @@ def test_boxes_carry_their_labels_and_can_be_downloaded(visitor: Visitor) -> Non
 
 
 def test_a_click_and_a_drag_in_the_picture_are_references_until_it_changes(visitor: Visitor) -> None:
+    """user_reports 39."""
     page = visitor.page
     visitor.upload(GOLDEN_IMAGE)
     page.wait_for_selector("#refs .pw-refs", state="attached")
@@ -241,6 +244,7 @@ def test_the_answer_is_shown_as_text_with_why_it_ended(visitor: Visitor) -> None
 
 
 def test_clearing_the_picture_empties_everything_that_belonged_to_it(visitor: Visitor) -> None:
+    """user_reports 49."""
     visitor.example("detect")
     visitor.wait_for("done")
     visitor.clear()
@@ -278,6 +282,7 @@ def test_the_depth_switch_is_for_everybody(browser: Any, visitor: Visitor, url: 
 
 
 def test_two_people_never_see_each_others_pictures(browser: Any, visitor: Visitor, url: str) -> None:
+    """user_reports 44."""
     visitor.example("detect")
     visitor.wait_for("done")
     with visiting(browser, url) as another:
@@ -289,6 +294,7 @@ def test_two_people_never_see_each_others_pictures(browser: Any, visitor: Visito
 
 
 def test_stop_keeps_the_partial_text_and_ends_the_request(browser: Any, talkative_url: str) -> None:
+    """user_reports 19, 45."""
     with visiting(browser, talkative_url) as someone:
         someone.page.click("#task label:has-text('Query')")
         someone.upload(GOLDEN_IMAGE)
@@ -324,6 +330,7 @@ def test_a_stopped_batch_leaves_the_engine_and_others_were_served_meanwhile(
 
 
 def test_clearing_the_picture_drops_late_results(browser: Any, talkative_url: str) -> None:
+    """user_reports 49."""
     with visiting(browser, talkative_url) as someone:
         someone.page.click("#task label:has-text('Query')")
         someone.upload(GOLDEN_IMAGE)
@@ -337,6 +344,7 @@ def test_clearing_the_picture_drops_late_results(browser: Any, talkative_url: st
 
 
 def test_closing_the_tab_ends_its_request(browser: Any, talkative_url: str) -> None:
+    """user_reports 46."""
     with visiting(browser, talkative_url) as witness:
         with visiting(browser, talkative_url) as leaver:
             leaver.page.click("#task label:has-text('Query')")

@@ -100,6 +100,7 @@ def test_a_file_read_back_is_the_same_trace(
 
 @given(spans_strategy)
 def test_spans_of_one_thread_nest_or_are_disjoint(spans: list[SpanRecord]) -> None:
+    """pipeline_bugs 70."""
     document = to_chrome(Trace.of(spans))
     threads: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for e in events(document, "X"):
@@ -117,6 +118,7 @@ def test_spans_of_one_thread_nest_or_are_disjoint(spans: list[SpanRecord]) -> No
 def test_times_are_small_positive_numbers_and_lanes_balanced(
     spans: list[SpanRecord], marks: list[MarkRecord]
 ) -> None:
+    """pipeline_bugs 71."""
     document = to_chrome(Trace.of(spans, marks))
     timed = [e for e in document["traceEvents"] if e["ph"] != "M"]
     assert all(isinstance(e["ts"], float) and 0 <= e["ts"] < 2**53 for e in timed)
@@ -152,6 +154,7 @@ def test_a_device_span_before_its_launch_loses_its_arrow_and_keeps_its_time() ->
 
 
 def test_slots_host_and_copies_are_separate_named_tracks() -> None:
+    """pipeline_bugs 70."""
     spans = [
         *step(),
         SpanRecord("compute", "forward", BASE, BASE + 5, 6, 0),
@@ -203,6 +206,7 @@ def test_the_rows_of_a_step_are_one_event() -> None:
 
 
 def test_a_cpu_is_never_called_a_gpu() -> None:
+    """user_reports 73."""
     assert "gpu" not in dumps(to_chrome(Trace.of(step(), info={"device": "cpu"}))).lower()
 
 

@@ -63,6 +63,7 @@ def test_stopped_says_whether_a_stop_string_was_completed(ids: list[int], stop: 
 
 @given(ids_of_any_kind)
 def test_every_partial_is_a_prefix_of_the_final_text(ids: list[int]) -> None:
+    """user_reports 17."""
     pieces, detokenizer = stream(ids)
     shown = ["".join(pieces[:n]) for n in range(len(pieces) + 1)]
     assert all(TOKENIZER.decode(ids).startswith(partial) for partial in shown)
@@ -71,6 +72,7 @@ def test_every_partial_is_a_prefix_of_the_final_text(ids: list[int]) -> None:
 
 @given(ids_of_any_kind)
 def test_only_an_unfinished_character_is_withheld(ids: list[int]) -> None:
+    """user_reports 17."""
     detokenizer = Detokenizer(TOKENIZER)
     for count, token_id in enumerate(ids, 1):
         detokenizer.push(token_id)
@@ -89,6 +91,7 @@ def test_an_emoji_split_over_tokens_appears_whole() -> None:
 
 
 def test_a_possible_stop_string_is_withheld_until_decided() -> None:
+    """pipeline_bugs 5."""
     stopped, _ = stream(spelled("DEFGHIJ"), ("DEFGHIJ",))
     assert "".join(stopped) == ""
     passed, _ = stream(spelled("DEFGHIX"), ("DEFGHIJ",))

@@ -197,6 +197,7 @@ def test_a_recorded_again_event_counts_for_its_last_record_only(rig: Rig) -> Non
 
 
 def test_an_event_that_was_never_recorded(rig: Rig) -> None:
+    """pipeline_bugs 69."""
     event = rig.device.event(timing=True)
     assert not event.query()
     with pytest.raises(RuntimeError, match="never recorded"):
@@ -208,6 +209,7 @@ def test_an_event_that_was_never_recorded(rig: Rig) -> None:
 
 
 def test_time_needs_a_timing_event(rig: Rig) -> None:
+    """pipeline_bugs 69."""
     event = rig.device.event()
     rig.device.compute.record_event(event)
     event.synchronize()

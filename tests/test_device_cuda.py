@@ -50,6 +50,7 @@ class FakeCard:
 
 @pytest.mark.parametrize("drift", [0.0, 1e-4, -1e-4])
 def test_event_times_stay_within_microseconds_of_the_host_clock_over_minutes(drift: float) -> None:
+    """pipeline_bugs 72."""
     card = FakeCard(drift)
     clock = EventClock(card.record, card.now_ns)
     errors = []

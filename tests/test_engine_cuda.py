@@ -38,7 +38,10 @@ def test_query_and_caption_cases_equal_the_reference(
 
 
 def test_nothing_but_commit_waits_for_the_card(golden_dir: Path, golden_model: Model) -> None:
-    """Under sync debug mode any synchronising call of torch raises; the commit's event wait is not one."""
+    """Under sync debug mode any synchronising call of torch raises; the commit's event wait is not one.
+
+    pipeline_bugs 76.
+    """
     with Engine(golden_model, open_device("cuda"), EngineConfig(), threaded=False) as engine:
         requests = [
             Request("point", golden_dir / "image0.png", "dog"),

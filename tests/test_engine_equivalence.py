@@ -52,12 +52,14 @@ def test_alone_at_depth_2_equals_depth_1(index: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("depth", [1, 2])
 def test_batched_equals_alone_whatever_order_the_device_takes(depth: int, seed: int) -> None:
+    """pipeline_bugs 33, 35."""
     stats = assert_all_sequential(small(depth=depth), seed=seed)
     assert stats["max_in_flight"] == depth
 
 
 @pytest.mark.parametrize("max_batch_size", [1, 2, 3, 7, 32])
 def test_batch_size_does_not_show(max_batch_size: int) -> None:
+    """pipeline_bugs 33."""
     assert_all_sequential(small(max_batch_size=max_batch_size))
 
 
@@ -180,7 +182,7 @@ def test_a_text_row_is_blind_to_the_spatial_rows_beside_it() -> None:
 
 
 def test_depth_may_change_between_any_two_ticks() -> None:
-    """I6 holds in the tick in which the depth falls and two steps are still in flight."""
+    """pipeline_bugs 13: I6 holds in the tick in which the depth falls and two steps are still in flight."""
     for period in range(1, 6):
         with build(seed=period) as engine:
             handles = [engine.submit(request) for request in requests()]

@@ -118,7 +118,7 @@ def test_counts_are_of_delivered_tokens() -> None:
 
 
 def test_five_hundred_concurrent_streams_each_end_once_and_last() -> None:
-    """pipeline_bugs 62: eight threads, none loses a piece, none waits for ever."""
+    """pipeline_bugs 62, 4: eight threads, none loses a piece, none waits for ever."""
     indices: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in range(500):
         indices.put(number % 11)  # the short text requests

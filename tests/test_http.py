@@ -159,6 +159,7 @@ def test_an_answer_says_how_it_ended_and_what_it_took(server: Server) -> None:
 
 
 def test_settings_may_come_as_text(quick: Server) -> None:
+    """user_reports 23."""
     as_text, as_numbers = {"temperature": "0.7", "seed": "3"}, {"temperature": 0.7, "seed": 3}
     answers = [quick.ask("query", question="why", settings=s).json()["answer"] for s in (as_text, as_numbers)]
     assert answers[0] == answers[1]
@@ -292,6 +293,7 @@ def test_bodies_too_large_together_are_told_to_come_back(idle: Server, has_lengt
 
 
 def test_one_request_too_many_is_told_to_come_back(idle: Server) -> None:
+    """user_reports 48."""
     with ThreadPoolExecutor(3) as people:
         waiting = [people.submit(idle.ask, "query", question="?", settings=SHORT) for _ in range(2)]
         wait_until(lambda: idle.engine.stats()["waiting"] + pending(idle.engine) == 2)
@@ -360,6 +362,7 @@ def hang_up(server: Server, body: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_dropped_connection_ends_its_request_and_no_other(server: Server, stream: bool) -> None:
+    """user_reports 46."""
     cancelled = 'photon_api_requests_total{outcome="cancelled",task="query"}'
     before = server.count(cancelled)
     with ThreadPoolExecutor(1) as other:
@@ -420,6 +423,7 @@ def test_the_openapi_document_and_its_page_name_every_route(server: Server) -> N
 
 @pytest.mark.parametrize("prefix", ["", "/vlm"])
 def test_a_proxy_may_strip_its_path_or_not(quick: Server, prefix: str) -> None:
+    """user_reports 61."""
     app = Starlette(routes=routes(quick.engine, Meter(), ApiConfig(lambda: 0)))
 
     async def behind_a_proxy(scope: Any, receive: Any, send: Any) -> None:

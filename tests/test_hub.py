@@ -99,6 +99,7 @@ def fetch(home: Path, **environment: str) -> tuple[list[str], str]:
 def test_a_name_is_downloaded_once_at_its_pinned_release(
     server: tuple[type[Hub], str], tmp_path: Path
 ) -> None:
+    """user_reports 56."""
     hub, url = server
     shown = {"TQDM_POSITION": "-1"}  # as on a terminal
     (weights, tokenizer), progress = fetch(tmp_path, HF_ENDPOINT=url, **shown)
@@ -119,6 +120,7 @@ def test_offline_by_choice_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_no_connection_is_one_sentence_and_no_retry(tmp_path: Path) -> None:
+    """user_reports 55."""
     (message,), stderr = fetch(tmp_path, HF_ENDPOINT="http://127.0.0.1:9")
     assert "the hub cannot be reached (" in message
     assert "connect to the internet for the first start, or give a local folder" in message
@@ -152,6 +154,7 @@ def test_a_hub_that_fails_is_asked_once(server: tuple[type[Hub], str], tmp_path:
 def test_a_local_path_opens_no_connection_and_loads_no_hub_library(
     golden: dict[str, Any], golden_dir: Path, tmp_path: Path
 ) -> None:
+    """user_reports 55."""
     for name in ("model.safetensors", "tokenizer.json"):
         (tmp_path / name).symlink_to(golden_dir / name)
     (tmp_path / "config.json").write_text(json.dumps({**golden["config"], "name": "golden"}))

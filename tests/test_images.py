@@ -60,6 +60,7 @@ SCENE = Image.effect_noise((40, 30), 80).convert("RGB")
     "give", [bytes, bytearray, memoryview, io.BytesIO, lambda data: Image.open(io.BytesIO(data))]
 )
 def test_every_kind_of_source_gives_the_same_pixels(give: Callable[[bytes], Any]) -> None:
+    """user_reports 12."""
     assert load_image(give(encoded(SCENE))).tobytes() == SCENE.tobytes()
 
 
@@ -76,6 +77,7 @@ def test_lossless_formats_are_exact(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["JPEG", "AVIF"])
 def test_lossy_formats_are_close(kind: str) -> None:
+    """user_reports 8, 12."""
     flat = Image.new("RGB", (32, 32), (200, 40, 90))
     assert pixel(encoded(flat, kind)) == pytest.approx((200, 40, 90), abs=6)
 
@@ -154,16 +156,19 @@ def test_sixteen_bits_are_scaled(value: int) -> None:
     ],
 )
 def test_every_mode_becomes_rgb(image: Image.Image, wanted: tuple[int, ...]) -> None:
+    """user_reports 11."""
     assert pixel(image) == wanted
 
 
 def test_a_cmyk_jpeg_keeps_its_colours() -> None:
+    """user_reports 10."""
     red = Image.new("CMYK", (32, 32), (0, 255, 255, 0))
     assert pixel(encoded(red, "JPEG", quality=95)) == pytest.approx((255, 0, 0), abs=8)
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF"])
 def test_the_first_frame_of_an_animation_is_taken(kind: str) -> None:
+    """user_reports 9."""
     frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "green", "blue")]
     options = {"lossless": True} if kind == "WEBP" else {}
     data = encoded(frames[0], kind, save_all=True, append_images=frames[1:], **options)
@@ -203,6 +208,7 @@ def test_hostile_bytes_raise_nothing_but_an_image_error(start: bytes, rest: byte
 @pytest.mark.skipif(importlib.util.find_spec("pillow_heif") is not None, reason="HEIC is read here")
 @pytest.mark.parametrize("brand", [b"heic", b"mif1"])
 def test_heic_is_named_with_what_to_do(brand: bytes) -> None:
+    """user_reports 8."""
     assert "HEIC; save it as JPEG" in refusal(b"\0\0\0\x18ftyp" + brand + b"\0\0\0\0" + brand)
 
 

@@ -178,6 +178,7 @@ def test_the_timeline_grows_while_the_engine_runs(page: Any) -> None:
 
 @pytest.mark.browser
 def test_a_view_dragged_into_place_survives_refreshes_and_nothing_is_mounted_again(page: Any) -> None:
+    """user_reports 69."""
     page.evaluate("document.querySelector('.pt-plot').mine = true")
     box = page.locator(".pt-plot").bounding_box()
     page.mouse.move(box["x"] + 700, box["y"] + 100)
@@ -198,6 +199,7 @@ def test_a_view_dragged_into_place_survives_refreshes_and_nothing_is_mounted_aga
 
 @pytest.mark.browser
 def test_keys_and_buttons_move_the_view(page: Any) -> None:
+    """user_reports 70."""
     page.locator(".pt-help").hover()
     page.keyboard.press("Space")
     assert not value(page, "following")
@@ -282,6 +284,7 @@ def test_pointing_at_a_span_says_what_it_is(page: Any, feed: Feed) -> None:
 
 @pytest.mark.browser
 def test_a_timeline_that_cannot_be_seen_does_not_draw(page: Any) -> None:
+    """user_reports 72."""
     page.evaluate("document.querySelector('#timeline').style.display = 'none'")
     page.wait_for_timeout(400)
     draws, spans = value(page, "draws"), value(page, "spans")
@@ -293,6 +296,7 @@ def test_a_timeline_that_cannot_be_seen_does_not_draw(page: Any) -> None:
 
 @pytest.mark.browser
 def test_nothing_is_drawn_while_nothing_happens(page: Any, feed: Feed) -> None:
+    """user_reports 68."""
     feed.pause.set()
     time.sleep(1.0)
     page.wait_for_timeout(500)

@@ -66,6 +66,7 @@ def test_pages_are_sized_from_what_the_model_leaves(dtype: str, item: int) -> No
 
 
 def test_a_model_that_does_not_fit_is_refused_with_both_numbers() -> None:
+    """user_reports 66."""
     with pytest.raises(DeviceError) as caught:
         pages(WORK)
     assert str(caught.value) == (
@@ -96,6 +97,7 @@ class Nothing:
 
 
 def test_auto_is_bfloat16_on_cuda_and_float32_elsewhere() -> None:
+    """user_reports 63."""
     cpu, cuda = SmallDevice(None), SmallDevice(None, "cuda:0")
     assert [choose_dtype("auto", device) for device in (cpu, cuda)] == ["float32", "bfloat16"]
     assert choose_dtype("bfloat16", cpu) == "bfloat16"

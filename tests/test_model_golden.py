@@ -150,6 +150,7 @@ def test_an_adapter_gives_the_references_answer(
 def test_points_are_the_references(
     index: int, spatial: Moondream, spatial_model: Model, images: list[Tensor], golden: dict[str, Any]
 ) -> None:
+    """user_reports 28."""
     case = _case(golden, image=index, task="point", object="dog", lora=False)
     template = spatial_model.config.tokenizer.templates["point"]
     ids = [*template["prefix"], *spatial_model.tokenizer.encode(" dog"), *template["suffix"]]

@@ -150,6 +150,7 @@ def test_delivered_rows_are_the_tokens_of_the_answer(recording: Recording) -> No
 
 
 def test_only_coordinates_and_sizes_have_values(recording: Recording) -> None:
+    """user_reports 28."""
     ids = tiny_model().config.tokenizer
     numbers = {ids.coord_id: 1, ids.size_id: 2}
     for record in recording.steps:
@@ -244,7 +245,10 @@ def test_a_grammar_that_fails_takes_no_token() -> None:
 
 
 def test_times_of_a_request_add_up() -> None:
-    """pipeline_bugs 67: also of one that was cancelled in the queue, in prefill, or that failed."""
+    """pipeline_bugs 67: also of one that was cancelled in the queue, in prefill, or that failed.
+
+    user_reports 74.
+    """
     device = FlakyDevice("decode", 3)
     with build(small(max_batch_size=2), device=device) as engine:
         handles = [engine.submit(request) for request in requests()]
@@ -374,7 +378,7 @@ def waits_of(depth: int, seed: int) -> tuple[list[tuple[list[Any], list[str]]], 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("depth", [1, 2])
 def test_the_host_waits_once_a_step_and_only_for_its_copy(depth: int, seed: int) -> None:
-    """I13: plan, launch and sample never wait."""
+    """pipeline_bugs 76: I13: plan, launch and sample never wait."""
     log, copied, stats = waits_of(depth, seed)
     assert len(log) == stats["steps"]
     assert all(len(targets) == 1 and targets[0] in copied for targets, _ in log)

@@ -38,6 +38,7 @@ def box(left: float, top: float, right: float, bottom: float) -> dict[str, Any]:
 @pytest.mark.parametrize("result", [{}, {"points": []}, {"objects": []}, {"answer": "none", "objects": []}])
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "P"])
 def test_without_detections_the_copy_is_exact(result: dict[str, Any], mode: str) -> None:
+    """user_reports 13."""
     image = Image.effect_noise((50, 40), 90).convert(mode)
     copy = draw(image, result, label="dog")
     assert copy is not image
@@ -52,6 +53,7 @@ def test_the_callers_image_is_not_drawn_on() -> None:
 
 @pytest.mark.parametrize("size", [(1000, 1000), (900, 600), (333, 777), (64, 64), (1600, 200)])
 def test_a_box_covers_its_own_pixels_to_within_one(size: tuple[int, int]) -> None:
+    """user_reports 27."""
     width, height = size
     edges = changed(draw(grey(*size), box(0.2, 0.3, 0.7, 0.9)))
     assert edges == pytest.approx((0.2 * width, 0.3 * height, 0.7 * width, 0.9 * height), abs=1)
@@ -65,6 +67,7 @@ def test_a_dot_is_centred_on_its_position(size: tuple[int, int]) -> None:
 
 
 def test_widths_follow_the_shorter_side() -> None:
+    """user_reports 36."""
     assert line_px((6000, 4000)) >= 10
     assert line_px((64, 64)) <= 2
     assert line_px((10_000, 64)) == line_px((64, 64))
@@ -100,6 +103,7 @@ def test_a_point_shows_on_every_ground() -> None:
 )
 @pytest.mark.parametrize("size", [(1, 1), (3, 2), (64, 64), (700, 500)])
 def test_degenerate_marks_are_visible(result: dict[str, Any], size: tuple[int, int]) -> None:
+    """user_reports 29."""
     left, top, right, bottom = changed(draw(grey(*size), result, label="dog"))
     assert right - left >= 1
     assert bottom - top >= 1
@@ -120,12 +124,13 @@ def test_no_result_and_no_label_crashes(objects: list[Any], points: list[Any], l
     "label", ["赤い丸", "円🙂", "x" * 5000, "two\nlines", "half \ud83d pair", "مرحبا", "\0"]
 )
 def test_any_label_is_drawn(label: str) -> None:
+    """user_reports 37."""
     assert changed(draw(grey(300, 200), box(0.4, 0.4, 0.6, 0.6), label=label))[1] <= 80
 
 
 @pytest.mark.parametrize("at", [(0.0, 0.0), (0.95, 0.0), (0.95, 0.95), (0.0, 0.95), (0.5, 0.02)])
 def test_a_label_at_the_edge_is_moved_inside_whole(at: tuple[float, float]) -> None:
-    """The plate keeps its area wherever the box is."""
+    """user_reports 37: the plate keeps its area wherever the box is."""
     size = (400, 300)
     plain = draw(grey(*size), box(*at, at[0] + 0.04, at[1] + 0.04), label="")
     named = draw(grey(*size), box(*at, at[0] + 0.04, at[1] + 0.04), label="elephant", colour=PALETTE[0])

@@ -15,6 +15,7 @@ from photon.pages import NULL_PAGE, PagePool
 def test_any_order_of_taking_sharing_caching_and_giving_keeps_the_pool_whole(
     num_pages: int, data: st.DataObject
 ) -> None:
+    """pipeline_bugs 50."""
     pool = PagePool(num_pages, 4)
     tables: list[list[int]] = []
     cached: list[list[int]] = []

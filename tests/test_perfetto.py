@@ -75,6 +75,7 @@ Query = Callable[[str], list[Any]]
 
 
 def test_the_importer_reports_no_error(query: Query) -> None:
+    """user_reports 71."""
     assert query("select name, value from stats where severity in ('error', 'data_loss') and value > 0") == []
 
 

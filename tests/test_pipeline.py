@@ -129,7 +129,7 @@ def test_commits_are_in_the_order_of_the_launches() -> None:
 
 
 def test_a_step_that_looks_the_same_is_not_the_same() -> None:
-    """I16: identity, never equality or counting."""
+    """pipeline_bugs 41: I16: identity, never equality or counting."""
     pipeline = Pipeline()
     pipeline.launch(make_step())
     with pytest.raises(AssertionError, match="I16"):

@@ -64,6 +64,7 @@ def test_an_empty_recorder_gives_an_empty_trace() -> None:
 
 
 def test_a_full_ring_keeps_the_newest_and_counts_the_rest() -> None:
+    """user_reports 71."""
     recorder = filled(1000, max_bytes=4096)
     steps = [s.step_id for s in recorder.snapshot().spans]
     assert steps == list(range(1000 - 42, 1000))  # half of 4096 bytes, 48 a span
@@ -107,6 +108,7 @@ def test_a_snapshot_says_where_its_records_come_from() -> None:
 
 
 def test_memory_does_not_grow_with_the_number_of_records() -> None:
+    """pipeline_bugs 73, user_reports 71."""
     recorder = filled(10, max_bytes=8192)
     size = sum(ring.memory.nbytes for ring in recorder._rings())
     for i in range(5000):

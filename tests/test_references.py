@@ -41,6 +41,7 @@ def test_anything_else_is_one_sentence_that_names_the_line(line: str) -> None:
 
 @given(ends=st.tuples(PLACE, PLACE, PLACE, PLACE))
 def test_what_is_drawn_is_the_same_request_as_what_is_typed(ends: tuple[float, ...]) -> None:
+    """user_reports 40."""
     box = (*map(min, ends[:2], ends[2:]), *map(max, ends[:2], ends[2:]))
     for ref in (ends[:2], box):
         (parsed,) = references.parse(references.added("", {"ref": list(ref)}))
@@ -54,6 +55,7 @@ def test_what_is_drawn_is_the_same_request_as_what_is_typed(ends: tuple[float, .
     "data", [None, {}, {"ref": None}, {"ref": [2, 0]}, {"ref": ["a", "b"]}, {"ref": [[0], 1]}, 7, "ref"]
 )
 def test_an_event_that_no_picture_sends_changes_nothing(data: Any) -> None:
+    """user_reports 39."""
     assert references.added("0.1,0.1", data) == "0.1,0.1"
 
 

@@ -40,6 +40,7 @@ def started(engine: Engine, task: str = "point", prompt: str = "cat, dog") -> Ru
 
 @pytest.mark.parametrize("age", [2, 3, 6])
 def test_after_stop_at_most_two_steps_hold_the_run_and_others_go_on(age: int) -> None:
+    """user_reports 45."""
     rows, session = Rows(), Session()
     with build(observers=[rows]) as engine:
         other = engine.submit(query(image=picture(2), **LONG))
@@ -57,6 +58,7 @@ def test_after_stop_at_most_two_steps_hold_the_run_and_others_go_on(age: int) ->
 
 
 def test_who_waits_sees_how_many_are_before_them() -> None:
+    """user_reports 48."""
     with build(small(max_batch_size=1)) as engine:
         first = engine.submit(query(image=picture(2), **LONG))
         run, last = started(engine), started(engine, "query", "why")

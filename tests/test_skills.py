@@ -121,6 +121,7 @@ def test_a_spatial_reference_changes_where_is_pointed() -> None:
 
 @pytest.mark.parametrize("ref", [(0.1,), (0.1, 1.1), (-0.1, 0.5), (float("nan"), 0.5), (0.1, 0.2, 0.3)])
 def test_a_wrong_spatial_reference_is_refused(ref: tuple[float, ...]) -> None:
+    """user_reports 40."""
     with pytest.raises(InvalidRequestError, match="spatial reference"):
         spatial_tokens([ref], IDS)
 

@@ -91,6 +91,7 @@ def test_a_client_too_slow_is_told_what_it_missed() -> None:
 
 
 def test_nothing_is_sent_while_nothing_happens() -> None:
+    """user_reports 72."""
     recorder = Recorder()
     run(recorder, 0, 0)
     assert len(visit(TraceStream(recorder), polls=4)) == 1

@@ -40,10 +40,12 @@ def outcome(task: str, *parts: Part, prompt: str = "cat", size: tuple[int, int] 
 
 
 def test_commas_and_lines_separate_labels_and_quotes_keep_a_comma() -> None:
+    """user_reports 33."""
     assert split_labels(' cat,  big dog\n"salt, pepper" ') == ("cat", "big dog", "salt, pepper")
 
 
 def test_duplicate_labels_are_merged_without_regard_to_case_as_first_typed() -> None:
+    """user_reports 33."""
     assert split_labels("Cat, cat, CAT") == ("Cat",)
 
 
@@ -99,6 +101,7 @@ def test_references_are_offered_where_the_engine_takes_them() -> None:
 
 
 def test_json_states_the_picture_the_space_and_why_it_ended() -> None:
+    """user_reports 20, 30."""
     result = results.as_json(outcome("detect", Part("cat", [BOX], 1, "stop", False, metrics())))
     assert result["image"] == {"width": 200, "height": 100}
     pixels = {"x_min": 50, "y_min": 50, "x_max": 150, "y_max": 100}
@@ -116,12 +119,14 @@ def test_coordinates_are_clamped_and_ordered_once_for_json_and_drawing() -> None
 
 
 def test_zero_found_is_a_success_with_its_own_sentence() -> None:
+    """user_reports 31."""
     empty = outcome("point", Part("x", [], 1, "stop", False, metrics()), prompt="x")
     assert results.counts(empty) == {"x": "0 found for 'x'"}
     assert results.as_json(empty)["points"] == []
 
 
 def test_one_failing_label_does_not_lose_the_others() -> None:
+    """user_reports 32."""
     good, bad = (
         Part("cat", [BOX], 1, "stop", False, metrics()),
         Part("dog", [], 2, "error", error="It broke."),
@@ -134,6 +139,7 @@ def test_one_failing_label_does_not_lose_the_others() -> None:
     ("reason", "word"), [("stop", "Complete"), ("length", "limit"), ("cancelled", "kept")]
 )
 def test_why_a_run_ended_is_said_in_words(reason: str, word: str) -> None:
+    """user_reports 19."""
     assert word in results.why_it_ended(outcome("query", Part("", "text", 1, reason)))
 
 
@@ -150,6 +156,7 @@ def test_metrics_of_several_requests_add_counts_and_keep_the_slowest_time() -> N
 
 
 def test_the_python_call_repeats_task_prompt_and_settings() -> None:
+    """user_reports 24."""
     ask = Ask("point", Image.new("RGB", (1, 1)), "it's", "", {"max_objects": 2}, ((0.1, 0.2),))
     call = results.python_call(ask)
     arguments = """settings={'max_objects': 2}, spatial_refs=[[0.1, 0.2]]"""
@@ -191,6 +198,7 @@ def test_line_width_follows_the_picture() -> None:
 
 
 def test_labels_and_answers_stay_text() -> None:
+    """user_reports 18."""
     hostile = "<style>*{display:none}</style> {{value}} ${1+1}"
     for html in (
         markup.answer(hostile),

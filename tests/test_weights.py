@@ -78,6 +78,7 @@ def test_a_file_that_changed_since_it_was_opened_is_refused(
 
 
 def test_every_difference_is_listed_at_once(refused: Callable[[Edit], str]) -> None:
+    """user_reports 54."""
     def edit(weights: dict[str, Tensor]) -> None:
         weights["model.text.wrong"] = weights.pop("model.text.wte")
         weights["model.vision.pos_emb"] = torch.zeros(1, 728, 32)
@@ -89,6 +90,7 @@ def test_every_difference_is_listed_at_once(refused: Callable[[Edit], str]) -> N
 
 
 def test_at_most_five_names_are_listed(refused: Callable[[Edit], str]) -> None:
+    """user_reports 54."""
     message = refused(lambda weights: [weights.pop(key) for key in list(weights) if ".blocks.1." in key])
     assert "missing" in message
     assert message.count("[") == 5
@@ -145,6 +147,7 @@ def test_integer_weights_are_refused(refused: Callable[[Edit], str]) -> None:
 def test_files_that_are_no_checkpoint_are_named(
     content: bytes, message: str, config: ModelConfig, tmp_path: Path
 ) -> None:
+    """user_reports 57."""
     (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(CheckpointError, match=rf"^model\.safetensors .*{message}.*[a-z]\.$"):
         Checkpoint.open(tmp_path / "model.safetensors", config)
