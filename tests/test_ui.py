@@ -101,7 +101,7 @@ def test_references_are_offered_where_the_engine_takes_them() -> None:
 
 
 def test_json_states_the_picture_the_space_and_why_it_ended() -> None:
-    """user_reports 20, 30."""
+    """user_reports 30."""
     result = results.as_json(outcome("detect", Part("cat", [BOX], 1, "stop", False, metrics())))
     assert result["image"] == {"width": 200, "height": 100}
     pixels = {"x_min": 50, "y_min": 50, "x_max": 150, "y_max": 100}
