@@ -1,5 +1,5 @@
-"""Pins that every row of the two tables of public reports is held: data/requirements.csv names for each row the
-tests that hold it, whose docstrings cite it, or the reason why it needs none.
+"""Pins that every row of the two tables of public reports is held: data/requirements.csv names for each row
+the tests that hold it, whose docstrings cite it, or the reason why it needs none.
 """
 
 from __future__ import annotations
