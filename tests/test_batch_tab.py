@@ -32,7 +32,7 @@ def engine() -> Iterator[Engine]:
         yield engine
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def tab(engine: Engine) -> Iterator[BatchTab]:
     with gr.Blocks(analytics_enabled=False) as demo:
         tab = BatchTab(engine, demo, gr.BrowserState())
