@@ -29,7 +29,7 @@ from photon import Engine, Handle
 from photon.device.base import Stream, Work
 from photon.device.deferred import DeferredDevice
 
-LONG = query("tell me more", picture(1), max_tokens=40, temperature=1.0, seed=2)
+LONG = query("tell me more", picture(1), max_tokens=40, temperature=1.0, seed=2, adapter="a")
 ALL = range(len(requests()))
 
 
@@ -71,8 +71,8 @@ def by_shutdown(engine: Engine) -> Handle:
 
 
 EXITS = {
-    "stop": by_answer(15),
-    "length": by_answer(2),
+    "stop": by_answer(22),
+    "length": by_answer(17),
     "cancel-waiting": by_cancel(0),
     "cancel-prefilling": by_cancel(1),
     "cancel-in-flight": by_cancel(5),
