@@ -35,7 +35,7 @@ class EndlessSkill(TextSkill):
     """Text whose end token is suppressed: every row runs to max_tokens, so the batch stays full."""
 
     def mask(self) -> Mask:
-        return Mask.REASONING
+        return Mask.UNENDING
 
     def consume(self, token: Token) -> str:
         self._started = True

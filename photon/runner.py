@@ -66,7 +66,7 @@ class DeviceSlot:
         text, vision = spec.checkpoint.config.text, spec.checkpoint.config.vision
         rows = spec.shapes.rows
         self.host = host
-        self.blocks = {group: torch.zeros_like(host[group], device=torch_device) for group in GROUPS}
+        self.blocks = {g: torch.zeros(len(host[g]), dtype=torch.uint8, device=torch_device) for g in GROUPS}
         views = {group: spec.shapes.views(group, self.blocks[group]) for group in GROUPS}
         self.step, self.prompt, self.crops = views["step"], views["prompt"], views["crops"]
         self.masks, self.results = views["masks"], views["results"]

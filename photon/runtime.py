@@ -61,6 +61,7 @@ class Runtime:
         self._tokens = _PlainTokens()
         if device.fixed_shapes:
             self._capture_all()
+            self._warm_up()
 
     def _spec(self, dtype: str) -> ModelRunnerSpec:
         return ModelRunnerSpec(
@@ -189,6 +190,21 @@ class Runtime:
             for num_pages in pages:
                 self.device.capture(Work("decode", (slot, count, num_pages, is_spatial, False)))
             self.device.capture(Work("sample", (slot, count, True, is_spatial)))
+
+    def _warm_up(self) -> None:
+        """Run what is not captured once at its largest, so that serving finds its memory and kernels (I14).
+
+        Behind the captures, which give unused memory back. All rows are padding: they write the null page.
+        """
+        text, num_crops = self.model.config.text, self.model.config.vision.max_crops
+        num_tokens = max(1, min(self.config.prefill_token_budget, text.max_context) - text.prefix_attn)
+        works = [
+            Work("vision", (0, ((1, num_crops),), 1 + num_crops)),
+            Work("prefill", (0, 1, num_tokens, True, False)),
+            Work("sample", (0, self.config.max_batch_size, False, True)),
+        ]
+        for work in works:
+            self.device.call(work)
 
     # Adapters and pages ----------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
     python -m photon.selfcheck --device cpu [--json]
     python -m photon.selfcheck --trace-truth        is what the trace says true? see `trace_truth.py`
+    python -m photon.selfcheck --full               a card at Moondream 2's size; see `full_check.py`
     python -m photon.selfcheck --overhead           what does observing cost? see `overhead.py`
     python -m photon.selfcheck --prefix-cache       what does asking again save? see `asked_again.py`
 
@@ -81,6 +82,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5, help="rounds at each depth (default: 5)")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--trace-truth", action="store_true", help="hold the trace against other clocks")
+    which.add_argument("--full", action="store_true", help="at Moondream 2's size (on a CPU, a small one's)")
     which.add_argument("--overhead", action="store_true", help="throughput with an observer and without")
     which.add_argument("--prefix-cache", action="store_true", help="a second question about a picture")
     parser.add_argument(
@@ -104,12 +106,16 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """The check that was asked for: its result, and that for people."""
-    from photon import asked_again, overhead, trace_truth  # they play the workload above
+    from photon import asked_again, full_check, overhead, trace_truth  # they play the workload above
 
     options = {"num_tokens": args.tokens, "num_rounds": args.rounds, "model": args.model}
     if args.trace_truth:
         result = trace_truth.check(args.device, **options)
         return result, trace_truth.show(result)
+    if args.full:
+        size = full_check.size_for(args.device, num_tokens=args.tokens, num_rounds=args.rounds)
+        result = full_check.check(args.device, size)
+        return result, full_check.show(result)
     if args.overhead:
         result = overhead.check(args.device, args.observer, **options)
         return result, overhead.show(result)

@@ -15,14 +15,12 @@ import json
 import multiprocessing
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 import torch
 from PIL import Image
-from torch import Tensor
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # run by hand, from anywhere
@@ -30,81 +28,12 @@ sys.path.insert(0, str(ROOT))  # run by hand, from anywhere
 from photon import Engine, EngineConfig, Request, load_model  # noqa: E402
 from photon.device.cpu import CpuDevice  # noqa: E402
 from photon.model.config import ModelConfig  # noqa: E402
-from photon.model.moondream import Moondream  # noqa: E402
-from photon.model.names import is_transposed  # noqa: E402
+from photon.model.random_weights import LAYOUTS, write_checkpoint  # noqa: E402
 
-LAYOUTS = ("new", "old")
 NUM_TOKENS = 16
-COORD, SPELLED = 5, slice(300, 512)
+HEAD_BIAS = {5: 20.0} | dict.fromkeys(range(300, 512), 10.0)
+"""So that there are objects (5 is coord_id), and text that the stand-in can spell."""
 GOLDEN = Path(__file__).parent / "data" / "golden"
-_VISUAL = "vision_encoder.encoder.model.visual."
-_NEW_TO_OLD = {
-    "text": (
-        ("text.wte", "text_model.transformer.embd.wte.weight"),
-        ("text.blocks.", "text_model.transformer.h."),
-        (".attn.qkv.", ".mixer.Wqkv."),
-        (".attn.proj.", ".mixer.out_proj."),
-        ("text.post_ln.", "text_model.lm_head.ln."),
-        ("text.lm_head.", "text_model.lm_head.linear."),
-    ),
-    "vision": (
-        ("vision.patch_emb.", _VISUAL + "patch_embed.linear."),
-        ("vision.pos_emb", _VISUAL + "pos_embed"),
-        ("vision.post_ln.", _VISUAL + "norm."),
-        ("vision.blocks.", _VISUAL + "blocks."),
-        (".ln1.", ".norm1."),
-        (".ln2.", ".norm2."),
-        ("vision.proj_mlp.", "vision_encoder.projection.mlp."),
-    ),
-    "region": (
-        ("region.coord_features", "region_model.coordinate_features.weight"),
-        ("region.size_features", "region_model.size_features.weight"),
-        ("region.coord_", "region_model.coordinate_"),
-        ("region.size_", "region_model.size_"),
-    ),
-}
-
-
-def old_name(parameter: str) -> str:
-    """The old layout's name of a parameter."""
-    for new, old in _NEW_TO_OLD[parameter.partition(".")[0]]:
-        parameter = parameter.replace(new, old)
-    return parameter
-
-
-def write_checkpoint(path: Path, config: ModelConfig, layout: str) -> None:
-    """Random bfloat16 weights, one tensor at a time, so that writing takes no memory to speak of."""
-    with torch.device("meta"):
-        shapes = {name: tuple(p.shape) for name, p in Moondream(config).state_dict().items()}
-    header: dict[str, Any] = {}
-    end = 0
-    for name, shape in shapes.items():
-        is_flipped = layout == "old" and is_transposed(name)
-        key = old_name(name) if layout == "old" else f"model.{name}"
-        start, end = end, end + 2 * torch.Size(shape).numel()
-        shape = shape[::-1] if is_flipped else shape
-        header[key] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [start, end]}
-    head = json.dumps(header).encode()
-    with path.open("wb") as file:
-        file.write(len(head).to_bytes(8, "little") + head)
-        for tensor in random_weights(shapes):
-            file.write(tensor.view(torch.uint8).numpy().data)
-
-
-def random_weights(shapes: dict[str, tuple[int, ...]]) -> Iterator[Tensor]:
-    """Scaled so that activations neither vanish nor explode; flat."""
-    generator = torch.Generator().manual_seed(0)
-    for name, shape in shapes.items():
-        tensor = torch.empty(torch.Size(shape).numel(), dtype=torch.bfloat16)
-        if name.endswith("bias"):
-            tensor.zero_()
-        elif ".ln" in name or "post_ln" in name:
-            tensor.fill_(1)
-        else:
-            tensor.normal_(0, shape[-1] ** -0.5, generator=generator)
-        if name == "text.lm_head.bias":  # so that there are objects, and text that the stand-in can spell
-            tensor[COORD], tensor[SPELLED] = 20, 10
-        yield tensor
 
 
 def write_tokenizer(path: Path) -> None:
@@ -175,7 +104,7 @@ def run(layout: str, dtype: str, num_threads: int) -> dict[str, Any]:
     """Write one layout to a temporary folder, check it, delete it."""
     with tempfile.TemporaryDirectory(prefix="full-size-") as name:
         folder = Path(name)
-        write_checkpoint(folder / "model.safetensors", ModelConfig(), layout)
+        write_checkpoint(folder / "model.safetensors", ModelConfig(), layout, HEAD_BIAS)
         write_tokenizer(folder / "tokenizer.json")
         return {"layout": layout, "dtype": dtype, **check(folder, dtype, num_threads)}
 

@@ -49,10 +49,10 @@ def test_nothing_but_commit_waits_for_the_card(golden_dir: Path, golden_model: M
             Request("query", prompt="why?", settings={"max_tokens": 8, "temperature": 0.7, "seed": 1}),
         ]
         handles = [engine.submit(request) for request in requests]
-        torch.cuda.set_sync_debug_mode("error")
+        engine.device.forbid_syncs(True)
         try:
             engine.run_until_idle()
         finally:
-            torch.cuda.set_sync_debug_mode("default")
+            engine.device.forbid_syncs(False)
         for handle in handles:
             handle.result(timeout=60)

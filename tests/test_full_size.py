@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from full_size import LAYOUTS, old_name, run, write_checkpoint
+from full_size import run
 from safetensors import safe_open
 
+from photon.model.random_weights import LAYOUTS, old_name, write_checkpoint
 from photon.model.weights import Checkpoint, Model
 
 

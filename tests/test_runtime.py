@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from engines import FlakyDevice, build, run, small
+from engines import FlakyDevice, build, picture, run, sequential, small
 
 from photon import Request
+from photon.device.base import Work
+from photon.device.deferred import DeferredDevice
 from photon.rounds import EndlessSkill, endless
 from photon.skills.base import Mask, Skill, Token
 
@@ -49,3 +51,28 @@ def test_masks_that_alternate_are_uploaded_unless_the_slot_holds_them() -> None:
     request = Request(alternating)
     assert mask_uploads(request, depth=1) == (12, 12)
     assert mask_uploads(request, depth=2) == (2, 12)
+
+
+class Captured(DeferredDevice):
+    """Takes note of what is prepared before serving."""
+
+    fixed_shapes = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prepared: list[str] = []
+
+    def capture(self, work: Work) -> None:
+        self.prepared.append("captured " + work.program)
+
+    def call(self, work: Work) -> object:
+        self.prepared.append(work.program)
+        return super().call(work)
+
+
+def test_what_is_not_captured_runs_once_at_its_largest_before_serving_and_changes_no_token() -> None:
+    device, request = Captured(), Request("query", picture(1), "what is it?", settings={"max_tokens": 9})
+    with build(small(max_lora_slots=0), device=device) as engine:
+        assert device.prepared[-3:] == ["vision", "prefill", "sample"]
+        assert {"captured decode", "captured sample"} == set(device.prepared[:-3])
+        assert run(engine, [request]) == [sequential(request)]

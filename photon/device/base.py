@@ -125,6 +125,12 @@ class Device(Protocol):
     def free_bytes(self) -> int | None:
         """Memory that a runner may still take on the device; None where nothing would run out."""
 
+    def forbid_syncs(self, is_forbidden: bool) -> None:
+        """From now on a program fails that makes the host wait (I13), where programs could: on CUDA.
+
+        For checks, not for serving: it holds for the whole process, and costs time.
+        """
+
     def now_ns(self) -> int:
         """The host clock all times of this device are on (monotonic)."""
 

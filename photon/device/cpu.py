@@ -186,6 +186,9 @@ class CpuDevice:
     def host_phase(self, name: str, num_rows: int) -> None:
         """Time passes by itself."""
 
+    def forbid_syncs(self, is_forbidden: bool) -> None:
+        """Programs run in the worker, where none can make the host wait."""
+
     @staticmethod
     def now_ns() -> int:
         return time.perf_counter_ns()

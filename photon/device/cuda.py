@@ -21,8 +21,11 @@ from __future__ import annotations
 
 import contextlib
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from photon.device.base import Event, RunnerSpec, Stream, Work
 from photon.device.event_clock import EventClock
@@ -42,8 +45,6 @@ NUM_WARMUPS = 2
 
 def is_available() -> bool:
     """Whether this torch build has CUDA and sees a card."""
-    import torch
-
     return torch.cuda.is_available()
 
 
@@ -51,8 +52,6 @@ class CudaEvent:
     """See `photon.device.base.Event`."""
 
     def __init__(self, device: CudaDevice, timing: bool) -> None:
-        import torch
-
         self._device = device
         self.waits = device.waits
         self.timing = timing
@@ -86,8 +85,6 @@ class CudaStream:
     """See `photon.device.base.Stream`: a CUDA stream that is not the default one."""
 
     def __init__(self, device: CudaDevice, name: str) -> None:
-        import torch
-
         self._device = device
         self.waits = device.waits
         self.name = name
@@ -106,8 +103,6 @@ class CudaStream:
 
     def run(self, work: Work) -> Any:
         """Run the program, or its graph, with this stream as torch's current one; raises what it raises."""
-        import torch
-
         graph = self.graphs.get(work)
         with torch.cuda.stream(self.stream):
             return self._device.run_program(work) if graph is None else graph.replay()
@@ -154,8 +149,6 @@ class CudaDevice(StickyFailure):
     fixed_shapes = True
 
     def __init__(self, name: str = "cuda") -> None:
-        import torch
-
         super().__init__()
         index = _card_index(name)
         self.torch_device = f"cuda:{index}"
@@ -179,16 +172,12 @@ class CudaDevice(StickyFailure):
         return self.clock.num_clamped
 
     def host_buffer(self, num_bytes: int) -> Any:
-        import torch
-
         self.check()
         with self.errors():
             return torch.zeros(num_bytes, dtype=torch.uint8, pin_memory=True)
 
     def load(self, spec: RunnerSpec) -> None:
         """See base. The builder's memory belongs to the compute stream; it is complete on return."""
-        import torch
-
         self.check()
         try:
             with torch.cuda.stream(self._compute.stream):
@@ -218,29 +207,32 @@ class CudaDevice(StickyFailure):
         """Record the program as a graph for the compute stream; it runs some times on the way.
 
         All graphs share one memory pool: they run one after the other on one stream, and whatever must
-        outlive a replay is in the runner's own buffers.
+        outlive a replay is in the runner's own buffers. Other threads may use CUDA meanwhile: another
+        engine of this process may be serving.
         """
-        import torch
-
         self.check()
         graph = torch.cuda.CUDAGraph()
         try:
             for _ in range(NUM_WARMUPS):
                 self._compute.run(work)
             torch.cuda.synchronize(self.torch_device)
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._compute.stream):
+            with torch.cuda.graph(graph, self._pool, self._compute.stream, "thread_local"):
                 self.run_program(work)
         except Exception as error:
             raise DeviceError(program_failed(work.program, error)) from error
         self._compute.graphs[work] = graph
 
     def free_bytes(self) -> int | None:
-        import torch
-
         return torch.cuda.mem_get_info(self.torch_device)[0]
 
     def host_phase(self, name: str, num_rows: int) -> None:
         """Time passes by itself."""
+
+    def forbid_syncs(self, is_forbidden: bool) -> None:
+        """See base. Waiting for an event is not meant: that is how a commit waits."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says once that it does not know all calls that wait
+            torch.cuda.set_sync_debug_mode("error" if is_forbidden else "default")
 
     def now_ns(self) -> int:
         return time.perf_counter_ns()
@@ -254,8 +246,6 @@ class CudaDevice(StickyFailure):
 
     def close(self) -> None:
         """See base. Waits for the work that has been launched, as its memory is given back."""
-        import torch
-
         if self._is_closed:
             return
         self._is_closed = True
@@ -272,8 +262,6 @@ class CudaDevice(StickyFailure):
         return getattr(self._runner, work.program)(*work.args)
 
     def _anchor_event(self) -> Any:
-        import torch
-
         event = torch.cuda.Event(enable_timing=True)
         event.record(self._side)
         event.synchronize()
@@ -282,8 +270,6 @@ class CudaDevice(StickyFailure):
 
 def _card_index(name: str) -> int:
     """The number in "cuda:1", checked against the cards that are there."""
-    import torch
-
     if not torch.cuda.is_available():
         build = "sees no CUDA card" if torch.version.cuda else "has no CUDA"
         raise DeviceError(f"This torch build {build}; install a CUDA build of torch, or use --device cpu.")

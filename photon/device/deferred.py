@@ -176,6 +176,9 @@ class DeferredDevice:
     def host_phase(self, name: str, num_rows: int) -> None:
         """Time passes by itself."""
 
+    def forbid_syncs(self, is_forbidden: bool) -> None:
+        """Programs run when the host waits anyway."""
+
     def now_ns(self) -> int:
         return next(self._ticks) * TICK_NS
 

@@ -113,6 +113,9 @@ class IdleDevice:
     def host_phase(self, name: str, num_rows: int) -> None:
         """Time passes by itself."""
 
+    def forbid_syncs(self, is_forbidden: bool) -> None:
+        """No program runs."""
+
     def now_ns(self) -> int:
         return time.perf_counter_ns()
 

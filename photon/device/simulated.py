@@ -138,6 +138,9 @@ class SimulatedDevice:
         """The host works on this phase, which takes as long as the cost model says."""
         self._now_ns += self.cost.host_ns(name, num_rows)
 
+    def forbid_syncs(self, is_forbidden: bool) -> None:
+        """Programs run at once."""
+
     def now_ns(self) -> int:
         return self._now_ns
 
