@@ -237,6 +237,7 @@ def test_a_killed_replica_is_told_to_its_people_and_the_rest_carry_on(cluster: C
     assert replica(cluster.ask(others))
     wait_until(lambda: cluster.ask(its).status_code == 200, 60)
     assert replica(cluster.ask(its)) != killed
+    wait_until(lambda: len(cluster.count("photon_engine_up").keys() - {killed}) == 2, 60)
 
 
 # ---- the end
@@ -259,6 +260,7 @@ def test_interrupted_it_leaves_no_process_behind(cluster: Cluster) -> None:
         (["--model", "/nowhere"], "no nowhere in /"),
         (["--device", "tpu"], "--device is 'tpu'"),
         (["--api-key", "@/nowhere"], "key file /nowhere cannot be read"),
+        (["--port", "0", "--address", "127.0.0.1:1"], "No Ray answers at 127.0.0.1:1"),
     ],
 )
 def test_a_bad_flag_is_one_sentence(capsys: pytest.CaptureFixture[str], flags: list[str], words: str) -> None:

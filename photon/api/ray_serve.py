@@ -32,6 +32,9 @@ from photon.errors import DeviceError, PhotonError
 log = logging.getLogger(__name__)
 
 TINY = str(Path(__file__).resolve().parents[2] / "assets" / "tiny")
+NAME = "photon"
+"""Of the application, in Ray's status and logs."""
+
 ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 
 
@@ -99,6 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         flags = Flags(**{name: getattr(given, name) for name in Flags.model_fields})
         app = application(flags)
         check_port(given.host, given.port)
+        check_address(given.address)
     except ValidationError as error:
         problem = error.errors()[0]
         flag = str(problem["loc"][0]).replace("_", "-")
@@ -108,19 +112,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         start(given, flags)
-        serve.run(app)
+        serve.run(app, name=NAME)
         print(f"{flags.replicas} replicas at http://{given.host}:{given.port}", flush=True)
         signal.pause()
     except KeyboardInterrupt:
         return 0
     except DeviceError as error:
         return _refuse(str(error))
-    except (RayError, RayServeException, RuntimeError, ConnectionError) as error:
+    except ConnectionError:
+        return _refuse(f"No Ray answers at {given.address}; start it there with ray start --head.")
+    except (RayError, RayServeException, RuntimeError) as error:
         log.debug("Ray's words", exc_info=error)
         return _refuse("The replicas did not start; the log that Ray names above says why.")
     finally:
-        serve.shutdown()
-        ray.shutdown()
+        stop()
     return 0
 
 
@@ -143,6 +148,17 @@ def start(given: argparse.Namespace, flags: Flags) -> None:
     serve.start(http_options={"host": given.host, "port": given.port})
 
 
+def stop() -> None:
+    """End what `start` began. Ray Serve itself only where nobody else has an application on the cluster."""
+    if not ray.is_initialized():  # Ray would start a cluster to look for what to stop
+        return
+    if serve.status().applications.keys() <= {NAME}:
+        serve.shutdown()
+    else:
+        serve.delete(NAME)
+    ray.shutdown()
+
+
 def check_port(host: str, port: int) -> None:
     """Before engines are started for nothing. Raises OSError with the port and the flag."""
     try:
@@ -150,6 +166,17 @@ def check_port(host: str, port: int) -> None:
             pass
     except (OSError, OverflowError) as error:
         raise OSError(f"Port {port} is busy or not allowed; pass another --port.") from error
+
+
+def check_address(address: str | None) -> None:
+    """Ray itself would try for minutes. Raises OSError with the address."""
+    host, colon, port = (address or "").rpartition(":")
+    if not colon or "/" in host:  # none, auto, or what Ray has other words for
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, ValueError) as error:
+        raise OSError(f"No Ray answers at {address}; start it there with ray start --head.") from error
 
 
 def _refuse(sentence: str) -> int:
