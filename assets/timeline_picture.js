@@ -134,8 +134,8 @@
     labelSpan(lane, i, row) {
       const category = this.store.categories[lane.category[i]], y = (row.top + row.bottom) / 2;
       if (category === "device_sample" || lane.step[i] < 0) return;
-      const name = this.store.config.categories[category][0];
-      this.label(`${name} ${lane.step[i]}`, lane.start[i], lane.end[i], y, "light") || this.label(String(lane.step[i]), lane.start[i], lane.end[i], y, "light");
+      const name = this.store.config.categories[category][0], ink = this.options.colour === "request" ? "own" : "light"; // stripes have many colours
+      this.label(`${name} ${lane.step[i]}`, lane.start[i], lane.end[i], y, ink) || this.label(String(lane.step[i]), lane.start[i], lane.end[i], y, ink);
     }
 
     drawStripes(lane, i, row) { // a device span as one stripe per row, each in its request's colour
