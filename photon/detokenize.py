@@ -48,22 +48,20 @@ class Detokenizer:
     def push(self, token_id: int) -> str:
         """Take one token, return what can be shown now. After a stop: nothing more, always ''."""
         assert not self._finished, "push after finish"
-        return self._take(self._decode(self._tokenizer.token_bytes(token_id), is_last=False))
+        data = self._bytes + self._tokenizer.token_bytes(token_id)
+        text, num_used = codecs.utf_8_decode(data, "replace", False)  # whole characters only
+        self._bytes = data[num_used:]
+        if self._bytes[:1] == b"\xed" and self._bytes[1:] >= b"\xa0":  # half a surrogate; the codec waits on
+            text, self._bytes = text + self._bytes.decode("utf-8", "replace"), b""
+        return self._take(text)
 
     def finish(self) -> str:
         """No more tokens: return the remaining text. Later calls return ''."""
         self._finished = True
-        remaining = self._take(self._decode(b"", is_last=True))
+        remaining, self._bytes = self._take(self._bytes.decode("utf-8", "replace")), b""
         if self.stopped:
             return remaining
         return remaining + self._emit(len(self._held))
-
-    def _decode(self, data: bytes, *, is_last: bool) -> str:
-        """Whole characters, as codecs.getincrementaldecoder gives them, without its frames."""
-        data = self._bytes + data
-        text, num_used = codecs.utf_8_decode(data, "replace", is_last)
-        self._bytes = data[num_used:]
-        return text
 
     def _take(self, text: str) -> str:
         if not self._stop:  # nothing is ever held back

@@ -91,8 +91,9 @@ class Scheduler:
 
     def is_at_limit(self, sequence: Sequence) -> bool:
         """After a commit: no further token may be launched, by max_tokens or by context (I8)."""
-        is_full = sequence.num_prefill_positions > self.max_context
-        return is_full or len(sequence.tokens) >= sequence.skill.max_tokens
+        count = len(sequence.tokens)
+        is_full = sequence.last_prompt_position + count >= self.max_context
+        return is_full or count >= sequence.skill.max_tokens
 
     def never_fits(self, sequence: Sequence) -> str | None:
         """Why this request can't ever run, as a sentence, or None."""

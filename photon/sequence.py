@@ -148,7 +148,8 @@ class Sequence:
         self.prefix = prefix
         """KV positions before the prompt: BOS, or BOS and the image."""
         self.prompt = skill.prompt()
-        self._last_prompt_position = prefix + len(self.prompt) - 1
+        self.last_prompt_position = prefix + len(self.prompt) - 1
+        """KV position; the decode that feeds token k writes k + 1 behind it."""
         self.pixels: Any = None
         """Crops, uint8 (N, S, S, 3), kept until release because a preempted sequence needs them again."""
         self.tiling: tuple[int, int] | None = None
@@ -207,12 +208,12 @@ class Sequence:
 
     @property
     def num_prefill_positions(self) -> int:
-        return self._last_prompt_position + 1 + len(self.tokens)
+        return self.last_prompt_position + 1 + len(self.tokens)
 
     @property
     def next_position(self) -> int:
         """The KV position that the next decode writes."""
-        return self._last_prompt_position + self.num_launched
+        return self.last_prompt_position + self.num_launched
 
     @property
     def max_positions(self) -> int:

@@ -71,10 +71,10 @@ class Tracer:
         """A host span from `start_ns` until now."""
         if not self._observers.listening:
             return
-        end_ns, tail, self._may_wait = self._device.now_ns(), _tail(step, num_zombies), True
+        end_ns, self._may_wait = self._device.now_ns(), True
         if self._leaks:
-            self._report_leaks(start_ns, tail)
-        self._observers.span(Span("host", name, start_ns, end_ns, *tail))
+            self._report_leaks(start_ns, _tail(step, num_zombies))
+        self._observers.span(Span("host", name, start_ns, end_ns, *_tail(step, num_zombies)))
 
     def _report_leaks(self, start_ns: int, tail: tuple[int, int, str, int, int, int]) -> None:
         """Those inside the span that began at `start_ns`; older ones are of a step that was abandoned."""
@@ -124,7 +124,8 @@ class Tracer:
 
 def _tail(step: Step, num_zombies: int) -> tuple[int, int, str, int, int, int]:
     """The fields that all spans of a step share."""
-    return step.step_id, step.slot, step.kind, len(step.rows), num_zombies, step.padding
+    count = len(step.rows)
+    return step.step_id, step.slot, step.kind, count, num_zombies, step.padded_rows - count
 
 
 def _calling_function() -> str:
