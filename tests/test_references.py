@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gradio as gr
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -105,7 +106,7 @@ def test_a_preview_that_comes_late_is_dropped(tmp_path: Path) -> None:
 
     Image.new("RGB", (30, 20)).save(tmp_path / "a.png")
     session = Replaced()
-    assert previewed(session, tmp_path / "a.png") == {}
+    assert previewed(session, tmp_path / "a.png") == gr.skip()
     assert session.size is None
 
 

@@ -142,7 +142,7 @@ class BatchTab:
         """Show the picture of the row that was clicked."""
         row, v = _row(session, event), self.view
         if row is None:
-            return {}
+            return gr.skip()
         try:
             image = await asyncio.to_thread(load_image, row.path)
             picture = await asyncio.to_thread(markup.picture, image)

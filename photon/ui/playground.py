@@ -103,7 +103,7 @@ class Playground:
         session.new_picture()
         example = picked(self._examples, event._data or {})
         if example is None:
-            return {}
+            return gr.skip()
         c = self.controls
         prompt, length, has_refs = prompt_update(example.task, example.prompt)
         session.size = load_image(example.image).size

@@ -38,11 +38,11 @@ class Stage:
         c.clear_refs.click(lambda: "", None, c.refs, **how)
         c.refs.change(self.mark, refs, v.refs, **last)
 
-    async def preview(self, session: Session, file: dict[str, Any] | None, task: str) -> Updates:
+    async def preview(self, session: Session, file: dict[str, Any] | None, task: str) -> Any:
         """Show the picture that was added, to point at; say at once if it can't be used."""
         path, number, turn, v = path_of(file), session.picture, session.turn, self.view
         if path is None:
-            return {}
+            return gr.skip()
         try:
             image = await asyncio.to_thread(load_image, path)
             size, shown = image.size, {v.picture: await asyncio.to_thread(markup.picture, image)}
@@ -50,7 +50,7 @@ class Stage:
         except PhotonError as error:
             size, shown = None, {v.status: markup.status("error", "Not usable", str(error))}
         if session.picture != number:
-            return {}
+            return gr.skip()
         session.size = size
         return (shown if session.turn == turn else {}) | {v.refs: layer(session, task, "")}
 
