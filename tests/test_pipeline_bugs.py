@@ -91,6 +91,7 @@ def test_every_exit_gives_back_everything(name: str, depth: int) -> None:
         finish(engine)
         assert handle.stage == "finished"
         assert counters(engine) == start
+        assert engine.stats()["alive"] is (name != "shutdown")
         if name in ("stop", "length"):
             assert handle.result(timeout=0)["finish_reason"] == name
         elif name.startswith("cancel"):
