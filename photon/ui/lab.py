@@ -81,7 +81,7 @@ class LabPanel:
         session.begin()
         index = (event._data or {}).get("index")
         if not isinstance(index, int) or not 0 <= index < len(self._presets):
-            return {}
+            return gr.skip()
         return dict(zip(self.controls.inputs, self._presets[index].form.values, strict=True))
 
     def stop(self, session: Session) -> None:

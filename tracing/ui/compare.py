@@ -173,7 +173,7 @@ class ComparisonView:
     def align(self, held: tuple[str, ...], at: str, step: str) -> Updates:
         """Draw both again, aligned at the start of the runs or at a step of them."""
         if not held:
-            return {}
+            return gr.skip()
         a, b = (self._sources.get(source) for source in held)
         if a is None or b is None:
             return self.empty() | {self.summary: failure(_GONE)}
