@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import gc
 import os
 import queue
 import random
@@ -40,8 +41,10 @@ NUM_PICTURES = 90
 CANCELLED = 0.2
 SAMPLE_EVERY = 50
 WARM_UP = 1000  # requests that fill caches, the recorder and the allocator's pools
-MAX_SLOPE = 1.0
-"""KiB per request: 2,500 requests may add less than a hundredth of what a process takes."""
+MAX_GROWTH = 0.02
+"""Of the memory of a process, over the second half: what its allocator has not settled yet."""
+MAX_OBJECTS = 0.01
+"""Python objects per request that are there at the end and were not after the warm-up."""
 RECORDER_BYTES = 1 << 20  # full within the first half
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _LIBC = ctypes.CDLL(None)
@@ -130,6 +133,12 @@ def tables(engine: Engine) -> dict[str, int]:
     return engine._worker.call(look)
 
 
+def num_objects() -> int:
+    """What the garbage collector knows, when there is no garbage."""
+    gc.collect()
+    return len(gc.get_objects())
+
+
 def slopes(samples: list[tuple[int, ...]]) -> list[float]:
     """KiB per request over the second half, for each process."""
     half = np.array(samples[len(samples) // 2 :], dtype=float)
@@ -163,24 +172,27 @@ def main() -> int:
     with Engine(model, open_device("cpu"), EngineConfig(), observers=[recorder, meter]) as engine:
         start, make_request = tables(engine), scene_requests()
         Soak(engine, make_request, WARM_UP).run()
-        soak = Soak(engine, make_request, flags.requests)
+        soak, objects = Soak(engine, make_request, flags.requests), num_objects()
         began = time.monotonic()
         soak.run()
         seconds = time.monotonic() - began
-        end, stats = tables(engine), engine.stats()
+        end, stats, more = tables(engine), engine.stats(), num_objects() - objects
     print(f"{flags.requests} requests in {seconds:.0f} s: {dict(soak.ends)}")
     print(
         f"steps {stats['steps']}, tokens {stats['tokens']}, zombie rows {stats['zombie_rows']}, "
         f"prefix hits {stats['prefix_hits']}"
     )
+    growth = []
     for name, column, slope in zip(("host", "device"), (1, 2), slopes(soak.samples), strict=True):
-        line = [sample[column] // 1024 for sample in soak.samples]
+        line = [sample[column] / 1024 for sample in soak.samples]
+        growth.append(slope * flags.requests / 2 / 1024 / line[-1])
         print(
-            f"{name}: {line[0]} MiB after {SAMPLE_EVERY}, {line[len(line) // 2]} MiB at half, {line[-1]} MiB "
-            f"at the end; second half {slope:+.3f} KiB a request"
+            f"{name}: {line[0]:.1f}, {line[len(line) // 2]:.1f} and {line[-1]:.1f} MiB at first, half and end; "
+            f"second half {slope:+.3f} KiB a request, {growth[-1]:+.2%}"
         )
+    print(f"Python objects: {more:+d} since the warm-up")
     print("counters at the end as at the start" if end == start else f"counters differ: {start} {end}")
-    return int(end != start or max(slopes(soak.samples)) > MAX_SLOPE)
+    return int(end != start or max(growth) > MAX_GROWTH or more > MAX_OBJECTS * flags.requests)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from engines import requests, small, tiny_model
-from soak import RECORDER_BYTES, Soak, tables
+from soak import RECORDER_BYTES, Soak, num_objects, tables
 
 from photon import Engine, Request, open_device
 from photon.api import Meter
@@ -28,10 +28,11 @@ def test_hundreds_of_short_requests_leave_memory_and_tables_as_they_were() -> No
         start = tables(engine)
         Soak(engine, some_request, WARM_UP).run()
         soak = Soak(engine, some_request, MEASURED)
-        before = soak.memory()
+        before, objects = soak.memory(), num_objects()
         soak.run()
         grown = [after / had - 1 for had, after in zip(before, soak.memory(), strict=True)]
         assert tables(engine) == start
+        assert num_objects() - objects < MEASURED / 10
         assert engine.stats()["alive"]
     assert set(soak.ends) == {"stop", "length", "cancelled"}
     assert soak.ends["cancelled"] > MEASURED / 20
