@@ -130,6 +130,9 @@ class DecodeSlot:
         self.tables: list[list[int]] = []
         """Whom the step block's rows stand for: the very page lists, of which a sequence has a new one
         whenever it becomes resident, and which only grow while it is."""
+        self.request_ids: list[int] = []
+        self.lora_slots: list[int] = []
+        """Of each, as the step's record names it."""
         self.num_pages: list[int] = []
         """Of each, how many pages the block holds."""
         self.padded_rows = 0

@@ -39,8 +39,10 @@ def stage_rows(slot: DecodeSlot, step: Step) -> None:
 def _stage_members(slot: DecodeSlot, rows: tuple[Sequence, ...]) -> None:
     """Who is in the step, and all of it that does not change from step to step."""
     block, count = slot.step, len(rows)
+    slot.request_ids = [sequence.request_id for sequence in rows]
+    slot.lora_slots = [sequence.lora_slot for sequence in rows]
     block.batch_idx[:count] = [sequence.batch_idx for sequence in rows]
-    block.lora_slot[:count] = [sequence.lora_slot for sequence in rows]
+    block.lora_slot[:count] = slot.lora_slots
     block.temperature[:count] = [sequence.params.temperature for sequence in rows]
     block.top_p[:count] = [sequence.params.top_p for sequence in rows]
     block.uniform[:count] = 0
@@ -48,7 +50,7 @@ def _stage_members(slot: DecodeSlot, rows: tuple[Sequence, ...]) -> None:
     if slot.padded_rows > count:
         _stage_padding(slot, count, slot.padded_rows)
     slot.is_greedy = not block.temperature[:count].any()
-    slot.has_lora = bool(block.lora_slot[:count].any())
+    slot.has_lora = any(slot.lora_slots)
     slot.has_spatial = any(sequence.skill.is_spatial for sequence in rows)
 
 

@@ -36,7 +36,6 @@ class Commit(NamedTuple):
     refs: list[int]
     zombies: list[bool]
     pages: list[int]
-    lora_slots: list[int]
 
 
 class Tracer:
@@ -108,9 +107,8 @@ class Tracer:
             tokens,
             time_ns,
             refs=[sequence.inflight_refs for sequence in rows],
-            zombies=[sequence.finished for sequence in rows],
+            zombies=[sequence.finish_reason is not None for sequence in rows],
             pages=[len(sequence.pages) for sequence in rows],
-            lora_slots=[sequence.lora_slot for sequence in rows],
         )
 
     def after_commit(self, commit: Commit, delivered: Items[bool]) -> None:
@@ -168,7 +166,7 @@ def step_rows(commit: Commit, delivered: Items[bool], ids: TokenizerConfig) -> l
         xs = [token.x if token.id == coord_id or token.id == size_id else math.nan for token in tokens]
         ys = [token.y if token.id == size_id else math.nan for token in tokens]
     columns = (
-        [sequence.request_id for sequence in rows],
+        slot.request_ids,
         positions[:count].tolist(),
         token_ids,
         xs,
@@ -179,7 +177,7 @@ def step_rows(commit: Commit, delivered: Items[bool], ids: TokenizerConfig) -> l
         commit.refs,
         [sequence.inflight_refs for sequence in rows],
         commit.pages,
-        commit.lora_slots,
+        slot.lora_slots,
     )
     # StepRow._make, without a Python call for each row
     return list(map(tuple.__new__, itertools.repeat(StepRow), zip(*columns, strict=True)))
