@@ -187,7 +187,7 @@ def main() -> int:
         line = [sample[column] / 1024 for sample in soak.samples]
         growth.append(slope * flags.requests / 2 / 1024 / line[-1])
         print(
-            f"{name}: {line[0]:.1f}, {line[len(line) // 2]:.1f} and {line[-1]:.1f} MiB at first, half and end; "
+            f"{name}: {line[0]:.1f}, {line[len(line) // 2]:.1f} and {line[-1]:.1f} MiB at first, half, end; "
             f"second half {slope:+.3f} KiB a request, {growth[-1]:+.2%}"
         )
     print(f"Python objects: {more:+d} since the warm-up")

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # run by hand, from anywhere
 
 from photon import Engine, EngineConfig, Handle, Request, load_model, open_device  # noqa: E402
-from photon.selfcheck import endless  # noqa: E402
+from photon.measure.rounds import endless  # noqa: E402
 
 WAITING = (10, 1000, 10_000)
 ENDLESS = Request(endless, settings={"max_tokens": 1 << 20})
