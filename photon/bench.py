@@ -17,14 +17,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from photon import host_cost, machine
 from photon.config import EngineConfig
 from photon.device import open_device
 from photon.engine import Engine
 from photon.errors import PhotonError
+from photon.measure import host_cost, machine
+from photon.measure.rounds import DEPTHS, EMBEDDED_MODEL, Listener, Rounds, batch_figures, table
 from photon.memory import choose_dtype
 from photon.model.weights import load_model
-from photon.rounds import DEPTHS, EMBEDDED_MODEL, Listener, Rounds, batch_figures, table
 from photon.selfcheck import RECORDER
 
 ROWS = (1, 8, 32)

@@ -37,9 +37,9 @@ from photon.device import open_device
 from photon.device.cost import IMAGE_POSITIONS, CostModel, Curve
 from photon.engine import Engine
 from photon.errors import InvalidRequestError, PhotonError
+from photon.measure.rounds import DEPTHS, EMBEDDED_MODEL, Listener, measure, play
 from photon.model.weights import load_model
 from photon.observe import Span
-from photon.rounds import DEPTHS, EMBEDDED_MODEL, Listener, measure, play
 from photon.simulation import Scenario, compare
 
 ROWS = (1, 8)

@@ -26,8 +26,8 @@ from photon.config import EngineConfig
 from photon.device import open_device
 from photon.engine import Engine
 from photon.errors import PhotonError
+from photon.measure.rounds import DEPTHS, EMBEDDED_MODEL, Listener, Report, Rounds, batch_figures, table
 from photon.model.weights import load_model
-from photon.rounds import DEPTHS, EMBEDDED_MODEL, Listener, Report, Rounds, batch_figures, table
 
 RECORDER = "tracing.recorder:Recorder"
 ROWS = (1, 8)
@@ -106,7 +106,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """The check that was asked for: its result, and that for people."""
-    from photon import asked_again, full_check, overhead, trace_truth  # they play the workload above
+    from photon.measure import asked_again, full_check, overhead, trace_truth  # they play the workload above
 
     options = {"num_tokens": args.tokens, "num_rounds": args.rounds, "model": args.model}
     if args.trace_truth:

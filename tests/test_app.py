@@ -289,6 +289,7 @@ def test_a_caller_cannot_name_a_file_of_the_server(
 
 def test_requests_of_several_people_share_steps(talkative: Server, picture: Path) -> None:
     """user_reports 47."""
+
     def ask(seed: int) -> int:
         client = Client(talkative.url, verbose=False, analytics_enabled=False)
         settings = {"max_tokens": 120, "seed": seed}

@@ -125,8 +125,8 @@ def test_a_renamed_file_is_known_and_a_changed_one_is_not(
 def test_a_stopped_batch_goes_on_where_it_was(
     engine: Engine, files: list[tuple[str, str]], home: Home
 ) -> None:
-
     """user_reports 50."""
+
     async def stop_after_one() -> Batch:
         stopped = batch(engine, files[:3], home.of(TOKEN), GO_ON)
         work = asyncio.ensure_future(stopped.run())

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from photon import bench, host_cost
+from photon import bench
+from photon.measure import host_cost
+from photon.measure.rounds import Round
 from photon.model.weights import Model
-from photon.rounds import Round
 
 FIGURES = {*Round.__annotations__, "bubble_percent", "period_spread_ms", "period_over_limit"}
 

@@ -9,14 +9,15 @@ import pytest
 import torch
 from engines import build, picture, tiny_model
 
-from photon import Engine, EngineConfig, Request, bandwidth, full_check, load_model, open_device, selfcheck
+from photon import Engine, EngineConfig, Request, load_model, open_device, selfcheck
 from photon.admission import EncodedImage
-from photon.dense_forward import answer_logits
 from photon.device.base import Work
 from photon.device.cuda import is_available
 from photon.device.deferred import DeferredDevice
+from photon.measure import bandwidth, full_check
+from photon.measure.dense_forward import answer_logits
+from photon.measure.rounds import EMBEDDED_MODEL, endless
 from photon.model.config import ModelConfig
-from photon.rounds import EMBEDDED_MODEL, endless
 from photon.skills.base import Mask, Token, token_masks
 
 

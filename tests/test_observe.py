@@ -15,9 +15,9 @@ from engines import FlakyDevice, build, finish, oracle, outcome, query, requests
 
 from photon import Engine, Request, open_device
 from photon.device.deferred import DeferredDevice
+from photon.measure.rounds import EndlessSkill
 from photon.model.config import TokenizerConfig
 from photon.observe import Mark, Span, StepRecord, StepRow
-from photon.rounds import EndlessSkill
 from photon.sequence import SamplingParams
 from photon.skills.base import Mask, Skill, TextEncoder, Token, token_masks
 

@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from photon import overhead, selfcheck
+from photon import selfcheck
+from photon.measure import overhead
 from photon.model.weights import Model
 from photon.observe import Mark, Span, StepRecord
 

@@ -7,7 +7,7 @@ from engines import FlakyDevice, build, picture, run, sequential, small
 from photon import Request
 from photon.device.base import Work
 from photon.device.deferred import DeferredDevice
-from photon.rounds import EndlessSkill, endless
+from photon.measure.rounds import EndlessSkill, endless
 from photon.skills.base import Mask, Skill, Token
 
 NEVER = 10**6

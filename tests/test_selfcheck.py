@@ -9,9 +9,9 @@ import pytest
 
 from photon import selfcheck
 from photon.errors import InvalidRequestError
+from photon.measure.rounds import latencies, measure
 from photon.model.weights import Model
 from photon.observe import Mark, Span, StepRecord, StepRow
-from photon.rounds import latencies, measure
 
 MARKS = (
     (1, "arrival", 0),

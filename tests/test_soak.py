@@ -1,11 +1,15 @@
-"""Pins that requests leave nothing behind: the soak of soak.py, shorter, on the cpu device."""
+"""Pins that requests leave nothing behind: the soak of soak.py, shorter, on the cpu device; and what the other
+scripts, load.py and tick_cost.py, work out."""
 
 from __future__ import annotations
 
 import random
 
+import pytest
 from engines import requests, small, tiny_model
+from load import quantile_ms, questions
 from soak import RECORDER_BYTES, Soak, num_objects, tables
+from tick_cost import Line, ended
 
 from photon import Engine, Request, open_device
 from photon.api import Meter
@@ -39,3 +43,29 @@ def test_hundreds_of_short_requests_leave_memory_and_tables_as_they_were() -> No
     assert max(grown) < 0.05, f"memory grew by {grown}"
     assert not meter._arrival_ns
     assert len(meter._last_token_ns) <= 1  # of the request whose end is told with the next step
+
+
+def test_a_full_batch_is_ticked_with_a_line_behind_it() -> None:
+    line = Line(20)
+    for prepare in (line.decode, line.leave, line.replace):
+        assert line.tick_us(prepare, 5) > 0
+    stats = line.engine.stats()
+    assert (stats["schedulable"], stats["waiting"] + line.engine._worker.num_pending) == (8, 20)
+    assert not ended(line.running)
+    line.engine.close()
+
+
+def test_quantiles_are_of_what_was_counted_in_between() -> None:
+    """Ten before; then four of 0 to 10 ms and six of 10 to 20 ms."""
+    before, after = {0.01: 10.0, 0.02: 10.0, float("inf"): 10.0}, {0.01: 14.0, 0.02: 20.0, float("inf"): 20.0}
+    assert quantile_ms(before, after, 0.2) == pytest.approx(5)
+    assert quantile_ms(before, after, 0.7) == pytest.approx(15)
+    assert quantile_ms(before, before, 0.5) != quantile_ms(before, after, 0.5)
+
+
+def test_the_load_is_of_all_four_tasks_about_more_pictures_than_are_kept() -> None:
+    asked = questions()
+    assert {question.route for question in asked} == {
+        f"/v1/{task}" for task in ("query", "caption", "point", "detect")
+    }
+    assert len({question.body["image_url"] for question in asked}) > 64

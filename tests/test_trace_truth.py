@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from photon import selfcheck, trace_truth
+from photon import selfcheck
+from photon.measure import trace_truth
 from photon.model.weights import Model
 from photon.observe import Span
 

@@ -79,6 +79,7 @@ def test_a_file_that_changed_since_it_was_opened_is_refused(
 
 def test_every_difference_is_listed_at_once(refused: Callable[[Edit], str]) -> None:
     """user_reports 54."""
+
     def edit(weights: dict[str, Tensor]) -> None:
         weights["model.text.wrong"] = weights.pop("model.text.wte")
         weights["model.vision.pos_emb"] = torch.zeros(1, 728, 32)

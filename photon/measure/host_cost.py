@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from photon import machine
 from photon.admission import EncodedImage
 from photon.config import EngineConfig
 from photon.device.idle import IdleDevice
 from photon.engine import Engine
+from photon.measure import machine
+from photon.measure.overhead import ListenedEngine, make_observer
 from photon.model.scripted import WORD, scripted_model
 from photon.observe import Observer
-from photon.overhead import ListenedEngine, make_observer
 from photon.sequence import Request
 
 BARS_MS = {1: 0.10, 8: 0.12, 32: 0.16}

@@ -19,9 +19,9 @@ from photon.config import EngineConfig
 from photon.device import open_device
 from photon.engine import Engine
 from photon.errors import InvalidRequestError
+from photon.measure.rounds import play
 from photon.model.weights import load_model
 from photon.observe import Observer
-from photon.rounds import play
 
 ROWS = 8
 MAX_PERCENT = 1.0

@@ -29,9 +29,9 @@ from photon.device import open_device
 from photon.device.base import Device, Event
 from photon.device.cpu import CpuDevice
 from photon.engine import Engine
+from photon.measure.rounds import DEPTHS, play
 from photon.model.weights import load_model
 from photon.observe import Mark, Span, StepRecord
-from photon.rounds import DEPTHS, play
 
 ROWS = (1, 8)
 MAX_BUSY_POINTS = 1.0

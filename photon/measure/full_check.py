@@ -21,20 +21,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from photon import bandwidth, machine, selfcheck
+from photon import selfcheck
 from photon.admission import EncodedImage
 from photon.config import EngineConfig
-from photon.dense_forward import answer_logits
 from photon.device import open_device
 from photon.engine import Engine
 from photon.errors import PhotonError
 from photon.handle import Handle
+from photon.measure import bandwidth, machine
+from photon.measure.dense_forward import answer_logits
+from photon.measure.rounds import DEPTHS, EMBEDDED_MODEL, Listener, Rounds, endless, table
 from photon.memory import choose_dtype
 from photon.model.config import ModelConfig
 from photon.model.random_weights import write_checkpoint
 from photon.model.tokenizer import Tokenizer
 from photon.model.weights import Checkpoint, Model, load_model
-from photon.rounds import DEPTHS, EMBEDDED_MODEL, Listener, Rounds, endless, table
 from photon.sequence import Request
 from photon.skills.base import Mask, Token, token_masks
 

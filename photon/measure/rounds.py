@@ -27,7 +27,7 @@ from photon.sequence import Request, SamplingParams
 from photon.skills.base import Mask, Skill, TextEncoder, Token
 from photon.skills.text import TextSkill
 
-EMBEDDED_MODEL = Path(__file__).parent.parent / "assets" / "tiny"
+EMBEDDED_MODEL = Path(__file__).parents[2] / "assets" / "tiny"
 DEPTHS = (1, 2)
 
 
