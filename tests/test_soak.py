@@ -1,5 +1,5 @@
-"""Pins that requests leave nothing behind: the soak of soak.py, shorter, on the cpu device; and what the other
-scripts, load.py and tick_cost.py, work out."""
+"""Pins that requests leave nothing behind: the soak of soak.py, shorter, on the cpu device; and what the
+other scripts, load.py and tick_cost.py, work out."""
 
 from __future__ import annotations
 
