@@ -252,15 +252,12 @@ def banner(engine: Engine, flags: argparse.Namespace, port: int) -> str:
     """What a person sees in the terminal once the page is there."""
     from photon.ui.facts import cuda_note, describe
 
-    facts = {**dict(describe(engine)), "depth": f"{engine.depth} ({_depth_word(engine.depth)})"}
+    depth = f"{engine.depth} ({'pipelined' if engine.depth == 2 else 'blocking'})"
+    facts = {**dict(describe(engine)), "depth": depth}
     facts["cuda"] = cuda_note(engine)
     facts["url"] = f"http://{'127.0.0.1' if flags.host == '0.0.0.0' else flags.host}:{port}"
     width = max(map(len, facts))
     return "\n".join(["Photon Workbench", *(f"  {name:<{width}}  {value}" for name, value in facts.items())])
-
-
-def _depth_word(depth: int) -> str:
-    return "pipelined" if depth == 2 else "blocking"
 
 
 def choose_port(host: str, port: int | None) -> int:
