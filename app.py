@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from tracing.recorder import Recorder
     from tracing.ui.sources import Sources
 
-ROOT = Path(__file__).resolve().parent
-ASSETS = ROOT / "assets"
+ASSETS = Path(__file__).resolve().parent / "assets"
 FIRST_PORT, NUM_PORTS = 7860, 100
 MAX_UPLOAD_MB = 32
 MAX_UPLOAD = f"{MAX_UPLOAD_MB}mb"
