@@ -41,7 +41,7 @@ pytestmark = [
 def running(*flags: str) -> Iterator[str]:
     """The app in a process of its own; yields its address."""
     port = app.choose_port("127.0.0.1", None)
-    command = [sys.executable, str(app.ROOT / "app.py"), "--device", "cpu", "--port", str(port), *flags]
+    command = [sys.executable, app.__file__, "--device", "cpu", "--port", str(port), *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
