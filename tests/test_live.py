@@ -309,6 +309,8 @@ def still(page: Any, feed: Feed, length: int) -> tuple[Trace, int]:
     """The newest `length` ns, shown, with nothing more to come; their trace, and the page's base."""
     feed.pause.set()
     time.sleep(0.3)
+    held = "end => photonTimeline.latest >= end - Number(photonTimeline.base)"
+    page.wait_for_function(held, arg=feed.end - 3 * MS, timeout=30_000)
     show_run(page, feed.end - length, feed.end)
     return feed.recorder.snapshot(feed.end - length, feed.end), int(value(page, "base"))
 
@@ -423,21 +425,23 @@ def test_a_finger_selects_and_moves_as_a_mouse_does(browser: Any, url: str, feed
 
 @pytest.mark.browser
 def test_find_jumps_to_a_step_and_to_a_request_and_says_what_is_not_held(page: Any, feed: Feed) -> None:
-    trace, base = still(page, feed, 30 * MS)
-    step, request = int(trace.span_table["step_id"].min()) - 90, int(trace.mark_table["request_id"].max()) - 5
+    _, base = still(page, feed, 30 * MS)
+    held = feed.recorder.snapshot()
+    step = sorted({span.step_id for span in held.spans})[-110]
+    request = sorted({mark.request_id for mark in held.marks})[-8]
     box = page.get_by_label("find a step or a request")
     box.fill(f"step {step}")
     box.press("Enter")
-    assert value(page, "selected.step") == step
+    page.wait_for_function("step => photonTimeline.selected?.step === step", arg=step)
     start = min(s.start_ns for s in feed.recorder.snapshot().spans if s.step_id == step) - base
     low, high = value(page, "range()")
     assert low < start < high
     box.fill(f"r{request}")
     box.press("Enter")
-    assert value(page, "selected.id") == request
+    page.wait_for_function("id => photonTimeline.selected?.id === id", arg=request)
     box.fill("step 7")
     box.press("Enter")
-    assert "Step 7 is not held" in page.locator(".pt-found").inner_text()
+    page.locator(".pt-found", has_text="Step 7 is not held").wait_for()
     assert value(page, "find(a)", "everything").startswith("Write a step")
 
 

@@ -79,15 +79,12 @@ class Playground:
         for event in runs:
             event.then(None, v.window, js=after)
         c.stop.click(self.stop, self.session, None, **AT_ONCE)
-        cleared = gr.on(
-            [c.image.upload, c.image.clear, c.image.input],
-            self.clear,
-            [self.session, c.image],
-            [*shown, c.refs, v.refs],
-            cancels=list(runs),
-            **AT_ONCE,
-        )
-        Stage(self.session, c, v).wire(cleared, AT_ONCE)
+        picture, emptied = [self.session, c.image], [*shown, c.refs, v.refs]
+        new_picture = [c.image.upload, c.image.clear, c.image.input]
+        cleared = gr.on(new_picture, self.clear, picture, emptied, cancels=list(runs), **AT_ONCE)
+        # Once more: what a cancelled run had sent by then may reach the browser behind the first answer.
+        settled = cleared.then(self.settle, picture, emptied, **AT_ONCE)
+        Stage(self.session, c, v).wire(settled, AT_ONCE)
         self.depth.input(self.set_depth, self.depth, None, **AT_ONCE)
 
     # ---- events
@@ -124,9 +121,11 @@ class Playground:
     def clear(self, session: Session, file: dict[str, Any] | None) -> Updates:
         """Another picture, or none."""
         session.new_picture()
-        words = _IDLE if path_of(file) is None else "Reading the picture"
-        nothing = {self.controls.refs: "", self.view.refs: "", self.view.status: markup.status("idle", words)}
-        return self._empty() | nothing
+        return self._cleared(file)
+
+    def settle(self, session: Session, file: dict[str, Any] | None) -> Updates:
+        """What `clear` said again, unless a run has begun since."""
+        return self._cleared(file) if session.is_fresh else gr.skip()
 
     def get_depth(self) -> int:
         """For a page that is being loaded: somebody may have switched."""
@@ -209,6 +208,11 @@ class Playground:
             v.window: "",
             **self._buttons(running=False),
         }
+
+    def _cleared(self, file: dict[str, Any] | None) -> Updates:
+        words = _IDLE if path_of(file) is None else "Reading the picture"
+        nothing = {self.controls.refs: "", self.view.refs: "", self.view.status: markup.status("idle", words)}
+        return self._empty() | nothing
 
     def _buttons(self, *, running: bool) -> Updates:
         c = self.controls

@@ -23,6 +23,8 @@ class Session:
         self.run: Cancellable | None = None
         self.stop_asked = False
         self.picture = 0
+        self.is_fresh = True
+        """No run has begun since the picture was changed."""
         self.size: tuple[int, int] | None = None
         """Width and height of the picture that is shown."""
 
@@ -30,12 +32,13 @@ class Session:
         """Start a turn: what ran before is cancelled, its late results are dropped."""
         self._cancel()
         self.turn += 1
-        self.stop_asked = False
+        self.stop_asked = self.is_fresh = False
         return self.turn
 
     def new_picture(self) -> None:
         """Another picture, or none: nothing of the old one may stay or arrive later."""
         self.begin()
+        self.is_fresh = True
         self.picture += 1
         self.size = None
 
