@@ -55,37 +55,12 @@ class MarkLike(Protocol):
     def step_id(self) -> int: ...
 
 
-class StepRowLike(Protocol):
-    """One row of a committed step. position: the KV position it wrote last; x, y: the value of a coordinate
-    (x) or a size, nan otherwise; mask: name of the allowed-token mask; is_delivered: the token went to the
-    request; refs: the steps in flight that held the request before and after this commit; pages: KV pages
-    held then; lora_slot: 0 = none.
-    """
-
-    @property
-    def request_id(self) -> int: ...
-    @property
-    def position(self) -> int: ...
-    @property
-    def token_id(self) -> int: ...
-    @property
-    def x(self) -> float: ...
-    @property
-    def y(self) -> float: ...
-    @property
-    def mask(self) -> str: ...
-    @property
-    def is_zombie(self) -> bool: ...
-    @property
-    def is_delivered(self) -> bool: ...
-    @property
-    def refs_before(self) -> int: ...
-    @property
-    def refs_after(self) -> int: ...
-    @property
-    def pages(self) -> int: ...
-    @property
-    def lora_slot(self) -> int: ...
+StepRowLike = tuple[int, int, int, float, float, str, bool, bool, int, int, int, int]
+"""One row of a committed step, a plain or a named tuple, since there is one for each token: request_id;
+position, the KV position it wrote last; token_id; x, y, the value of a coordinate (x) or a size, nan
+otherwise; mask, the name of the allowed-token mask; is_zombie; is_delivered, the token went to the request;
+refs_before and refs_after, the steps in flight that held the request around this commit; pages, the KV pages
+held then; lora_slot, 0 = none."""
 
 
 class StepLike(Protocol):

@@ -145,11 +145,11 @@ class Recorder:
             ring.reserved = ring.written + count
             pack, memory, written, capacity = ROW_PACK.pack_into, ring.bytes, ring.written, ring.capacity
             time, step_id, waits, size = step.time_ns, step.step_id, codes[step.waits], ring.itemsize
-            for i, r in enumerate(step.rows):  # written out: this runs once per token
-                at, refs = (written + i) % capacity * size, r.refs_before
+            for i, row in enumerate(step.rows):  # written out: this runs once per token
+                request, position, token, x, y, mask, is_zombie, is_delivered, refs, after, pages, lora = row
                 pack(
-                    memory, at, time, step_id, r.request_id, r.x, r.y, r.position, r.token_id, r.pages, i,
-                    codes[r.mask], waits, r.lora_slot, refs, r.refs_after, r.is_zombie, r.is_delivered,
+                    memory, (written + i) % capacity * size, time, step_id, request, x, y, position, token,
+                    pages, i, codes[mask], waits, lora, refs, after, is_zombie, is_delivered,
                 )  # fmt: skip
             ring.written += count
 
