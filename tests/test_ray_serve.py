@@ -229,7 +229,7 @@ def test_a_killed_replica_is_told_to_its_people_and_the_rest_carry_on(cluster: C
         assert text(unharmed.result()) == text(wanted)
     told = [end for end in ends if "error" in end]
     assert told
-    assert all(end["completed"] for end in ends)
+    assert all("error" in end or end["completed"] for end in ends)  # one that had not begun is a plain 503
     assert {sentence(end["error"]) for end in told} == {
         "engine_dead: The replica that worked on this request has ended; ask again."
     }

@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.debug("Ray's words", exc_info=error)
         return _refuse("The replicas did not start; the log that Ray names above says why.")
     finally:
-        stop()
+        stop(given.address)
     return 0
 
 
@@ -148,13 +148,15 @@ def start(given: argparse.Namespace, flags: Flags) -> None:
     serve.start(http_options={"host": given.host, "port": given.port})
 
 
-def stop() -> None:
-    """End what `start` began. Ray Serve itself only where nobody else has an application on the cluster."""
+def stop(address: str | None) -> None:
+    """End what `start` began: a Ray of our own whole, which waits for nobody; on a cluster of others our
+    application, and Ray Serve itself only where nobody else has one.
+    """
     if not ray.is_initialized():  # Ray would start a cluster to look for what to stop
         return
-    if serve.status().applications.keys() <= {NAME}:
+    if address and serve.status().applications.keys() <= {NAME}:
         serve.shutdown()
-    else:
+    elif address:
         serve.delete(NAME)
     ray.shutdown()
 
