@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import io
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import gradio as gr
 from PIL import Image
@@ -15,6 +16,7 @@ from PIL import Image
 from photon.ui.markup import escape
 
 _THUMB_PX = 224
+Card = TypeVar("Card")
 
 # The cards are buttons, so the keyboard reaches them; which one was pressed goes to Python as event data.
 _ON_LOAD = """
@@ -53,10 +55,10 @@ def example_cards(examples: tuple[Example, ...]) -> gr.HTML:
     )
 
 
-def picked(examples: tuple[Example, ...], data: dict[str, Any]) -> Example | None:
-    """The example an event names; None for anything else a browser may send."""
+def picked(cards: Sequence[Card], data: dict[str, Any]) -> Card | None:
+    """The card an event names; None for anything else a browser may send."""
     index = data.get("index")
-    return examples[index] if isinstance(index, int) and 0 <= index < len(examples) else None
+    return cards[index] if isinstance(index, int) and 0 <= index < len(cards) else None
 
 
 def _card(index: int, example: Example) -> str:

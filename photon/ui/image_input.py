@@ -8,11 +8,9 @@ import gradio as gr
 from PIL import Image
 
 
-def image_input() -> gr.Image:
+def image_input(**look: Any) -> gr.Image:
     """The widget. Its events run with preprocess=False and read the uploaded file through `path_of`."""
-    return gr.Image(
-        label="Picture", sources=["upload", "clipboard"], type="filepath", height=236, elem_id="image"
-    )
+    return gr.Image(label="Picture", sources=["upload", "clipboard"], type="filepath", **look)
 
 
 def path_of(file: dict[str, Any] | None) -> str | None:

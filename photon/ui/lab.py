@@ -12,11 +12,12 @@ from typing import Any, Protocol
 
 import gradio as gr
 
-from photon.errors import InvalidRequestError
 from photon.lab import Lab
 from photon.ui import markup
 from photon.ui.comparisons import BEAT_S, Comparisons, Rounds, Take, Turn
-from photon.ui.lab_controls import AT_ONCE, PAGE, Form, Preset, build_controls, preset_cards
+from photon.ui.events import AT_ONCE, PAGE, headline
+from photon.ui.examples import picked
+from photon.ui.lab_controls import Form, Preset, build_controls, preset_cards
 from photon.ui.lab_endpoint import compare_endpoint, error_sentence
 from photon.ui.session import Session
 
@@ -79,10 +80,10 @@ class LabPanel:
     def pick(self, session: Session, event: gr.EventData) -> Updates:
         """Set the controls to the preset that was clicked; the comparison follows."""
         session.begin()
-        index = (event._data or {}).get("index")
-        if not isinstance(index, int) or not 0 <= index < len(self._presets):
+        preset = picked(self._presets, event._data or {})
+        if preset is None:
             return gr.skip()
-        return dict(zip(self.controls.inputs, self._presets[index].form.values, strict=True))
+        return dict(zip(self.controls.inputs, preset.form.values, strict=True))
 
     def stop(self, session: Session) -> None:
         session.stop()
@@ -103,8 +104,7 @@ class LabPanel:
         except Exception as error:
             if session.turn == turn.number:
                 sentence = error_sentence(error)
-                headline = "Not run" if isinstance(error, InvalidRequestError) else "Failed"
-                yield nothing | self._ended("error", headline, sentence)
+                yield nothing | self._ended("error", headline(error), sentence)
                 raise gr.Error(sentence, duration=8, print_exception=False) from None
         finally:
             work.cancel()

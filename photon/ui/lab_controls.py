@@ -14,7 +14,9 @@ from photon.errors import InvalidRequestError
 from photon.images import load_image
 from photon.lab import Injected, Setting
 from photon.ui.ask import LENGTHS, SPATIAL, TASKS, check_task, split_labels
-from photon.ui.image_input import path_of
+from photon.ui.events import AT_ONCE
+from photon.ui.image_input import image_input, path_of
+from photon.ui.layout import DEPTHS
 from photon.ui.markup import escape
 from photon.ui.tasks import FIRST_PROMPT, prompt_label, prompt_update
 from photon.workload import Workload, check_whole
@@ -231,14 +233,7 @@ _field: Callable[..., gr.Textbox] = partial(gr.Textbox, max_lines=1, min_width=8
 def _build_workload() -> list[Any]:
     form = Form()
     with gr.Row(equal_height=False):
-        image = gr.Image(
-            label="Picture",
-            sources=["upload", "clipboard"],
-            type="filepath",
-            height=196,
-            min_width=160,
-            elem_id="lab_image",
-        )
+        image = image_input(height=196, min_width=160, elem_id="lab_image")
         with gr.Column(min_width=200):
             task = gr.Dropdown(
                 [(name.capitalize(), name) for name in TASKS],
@@ -283,17 +278,10 @@ def _build_workload() -> list[Any]:
 def _build_side(side: str, values: SideValues) -> list[Any]:
     with gr.Column(min_width=200, elem_id=f"lab_{side.lower()}", elem_classes="pw-side"):
         gr.HTML(f'<h3 class="pw-side-name">{side}</h3>', apply_default_css=False)
-        depth = gr.Radio(
-            [("1 · blocking", 1), ("2 · pipelined", 2)], value=values.depth, label="Steps in flight"
-        )
+        depth = gr.Radio(DEPTHS, value=values.depth, label="Steps in flight")
         copies = _field(values.copies, label="Copies", placeholder="as in the workload")
         with gr.Row():
             host = _field(values.host_us, label="Host time, µs a step", placeholder="0")
             commit = _field(values.commit_us, label="Slow commit, µs", placeholder="0")
         sync = gr.Checkbox(values.sync_masks, label="Synchronous mask upload")
     return [depth, copies, host, commit, sync]
-
-
-# As in the playground: hidden from API clients, no spinner, files as they were uploaded.
-PAGE: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "preprocess": False}
-AT_ONCE: dict[str, Any] = {**PAGE, "queue": False}

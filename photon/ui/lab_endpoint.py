@@ -4,19 +4,17 @@ No `from __future__ import annotations` here: Gradio derives the endpoint's sche
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Any
 
 import gradio as gr
 
-from photon.errors import InvalidRequestError, PhotonError
+from photon.errors import InvalidRequestError
 from photon.ui.comparisons import Comparisons, Rounds, Turn
 from photon.ui.endpoints import uploaded_path
+from photon.ui.events import sentence
 from photon.ui.lab_controls import Form, SideValues
 from photon.ui.session import Session
-
-log = logging.getLogger(__name__)
 
 
 def compare_endpoint(comparisons: Comparisons, document: Callable[[Rounds], dict[str, Any]]) -> None:
@@ -85,8 +83,5 @@ def _texts(name: str, value: Any) -> dict[str, Any]:
 
 
 def error_sentence(error: Exception) -> str:
-    """What to tell the caller; the details of anything unexpected go to the log only."""
-    if isinstance(error, (PhotonError, ValueError)):
-        return str(error)
-    log.exception("a comparison failed unexpectedly", exc_info=error)
-    return "Something unexpected went wrong; the server's log has the details. Try again."
+    """As `sentence`; a ValueError is the view's word on traces that it cannot hold."""
+    return str(error) if isinstance(error, ValueError) else sentence(error)

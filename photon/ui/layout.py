@@ -37,7 +37,7 @@ EMPTY_STAGE = (
     "The picture appears here, with its points and boxes.",
     "Click an example above, or add an image and press Run.",
 )
-_DEPTHS = [("1 · blocking", 1), ("2 · pipelined", 2)]
+DEPTHS = [("1 · blocking", 1), ("2 · pipelined", 2)]
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class View:
 
 def build_controls() -> Controls:
     """The left column: picture, task, prompt, Run and Stop, settings."""
-    image = image_input()
+    image = image_input(height=236, elem_id="image")
     task = gr.Radio(
         [(name.capitalize(), name) for name in TASKS], value=_FIRST_TASK, label="Task", elem_id="task"
     )
@@ -130,7 +130,7 @@ def build_depth(engine: Engine) -> gr.Radio:
             "Run the same thing at both and compare.</p>",
             apply_default_css=False,
         )
-        return gr.Radio(_DEPTHS, value=engine.depth, show_label=False, container=False, elem_id="depth")
+        return gr.Radio(DEPTHS, value=engine.depth, show_label=False, container=False, elem_id="depth")
 
 
 def build_result(idle: str) -> tuple[Any, ...]:
