@@ -12,7 +12,6 @@ those of the self-check (`rounds.py`).
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ from typing import Any
 from photon.config import EngineConfig
 from photon.device import open_device
 from photon.engine import Engine
-from photon.errors import PhotonError
 from photon.measure import host_cost, machine
+from photon.measure.command import Answer, run_command
 from photon.measure.rounds import DEPTHS, EMBEDDED_MODEL, Listener, Rounds, batch_figures, table
 from photon.memory import choose_dtype
 from photon.model.weights import load_model
@@ -85,20 +84,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=5, help="rounds at each depth (default: 5)")
     parser.add_argument("--host", action="store_true", help="only the host's own cost of a tick")
     parser.add_argument("--observer", default=RECORDER, help=f"who listens in --host (default: {RECORDER})")
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    args = parser.parse_args(argv)
-    try:
-        result, text = run(args)
-    except PhotonError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 2
-    print(text)
-    if args.json:
-        print(json.dumps(result))
-    return 0 if result["ok"] else 1
+    return run_command(parser, run, argv)
 
 
-def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def run(args: argparse.Namespace) -> Answer:
     """The benchmark that was asked for: its result, and that for people."""
     if args.host:
         result = host_cost.check(args.observer, num_repeats=args.repeats)

@@ -23,7 +23,6 @@ at once: cores and memory that they share.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import sys
@@ -36,7 +35,8 @@ from photon.config import EngineConfig
 from photon.device import open_device
 from photon.device.cost import IMAGE_POSITIONS, CostModel, Curve
 from photon.engine import Engine
-from photon.errors import InvalidRequestError, PhotonError
+from photon.errors import InvalidRequestError
+from photon.measure.command import Answer, run_command
 from photon.measure.rounds import DEPTHS, EMBEDDED_MODEL, Listener, measure, play
 from photon.model.weights import load_model
 from photon.observe import Span
@@ -252,17 +252,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:N or sim:b200 (default: cpu)")
     parser.add_argument("--runs", type=int, default=5, help="runs for each batch size (default: 5)")
     parser.add_argument("--tokens", type=int, default=100, help="tokens of each row (default: 100)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    args = parser.parse_args(argv)
-    try:
-        found = check(args.device, num_runs=args.runs, num_tokens=args.tokens)
-    except PhotonError as error:
-        print(f"calibrate: {error}", file=sys.stderr)
-        return 2
-    print(show(found))
-    if args.json:
-        print(json.dumps(found))
-    return 0
+    return run_command(parser, run, argv)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    found = check(args.device, num_runs=args.runs, num_tokens=args.tokens)
+    return found, show(found)
 
 
 if __name__ == "__main__":

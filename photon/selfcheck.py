@@ -17,7 +17,6 @@ mean nothing; the checks do.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,9 @@ from typing import Any
 from photon.config import EngineConfig
 from photon.device import open_device
 from photon.engine import Engine
-from photon.errors import PhotonError
-from photon.measure.rounds import DEPTHS, EMBEDDED_MODEL, Listener, Report, Rounds, batch_figures, table
+from photon.measure import asked_again, full_check, overhead, trace_truth
+from photon.measure.command import Answer, run_command
+from photon.measure.rounds import EMBEDDED_MODEL, Listener, Rounds, summary, table
 from photon.model.weights import load_model
 
 RECORDER = "tracing.recorder:Recorder"
@@ -43,24 +43,6 @@ def check(
     with Engine(load_model(model), device, config, observers=[listener], threaded=is_threaded) as engine:
         rounds = Rounds(engine, listener, num_tokens, num_rounds, is_threaded)
         return summary(engine, {rows: rounds.alternate(rows) for rows in ROWS})
-
-
-def summary(engine: Engine, played: dict[int, tuple[dict[int, Report], bool]]) -> dict[str, Any]:
-    """What `alternate` gave for each batch size, as plain JSON values; "ok" is the verdict."""
-    is_equal = all(equal for _, equal in played.values())
-    rounds = [item for reports, _ in played.values() for report in reports.values() for item in report.rounds]
-    num_leaks = sum(item.sync_leaks for item in rounds)
-    in_flight = {d: max(reports[d].max_in_flight for reports, _ in played.values()) for d in DEPTHS}
-    return {
-        "device": engine.device.name,
-        "dtype": engine.dtype,
-        "model": engine.model.config.name,
-        "tokens_equal": is_equal,
-        "max_in_flight": {str(depth): count for depth, count in in_flight.items()},
-        "sync_leaks": num_leaks,
-        "rows": {str(rows): batch_figures(reports) for rows, (reports, _) in played.items()},
-        "ok": is_equal and in_flight == {1: 1, 2: 2} and not num_leaks,
-    }
 
 
 def show(result: dict[str, Any]) -> str:
@@ -91,23 +73,11 @@ def main(argv: list[str] | None = None) -> int:
         metavar="MODULE:CLASS",
         help=f"the observer of --overhead (default: {RECORDER})",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    args = parser.parse_args(argv)
-    try:
-        result, text = run(args)
-    except PhotonError as error:
-        print(f"selfcheck: {error}", file=sys.stderr)
-        return 2
-    print(text)
-    if args.json:
-        print(json.dumps(result))
-    return 0 if result["ok"] else 1
+    return run_command(parser, run, argv)
 
 
-def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def run(args: argparse.Namespace) -> Answer:
     """The check that was asked for: its result, and that for people."""
-    from photon.measure import asked_again, full_check, overhead, trace_truth  # they play the workload above
-
     options = {"num_tokens": args.tokens, "num_rounds": args.rounds, "model": args.model}
     if args.trace_truth:
         result = trace_truth.check(args.device, **options)

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from photon.calibrate import Fit, fit
 from photon.device.cost import GPUS, CostModel, custom, preset
-from photon.errors import InvalidRequestError, PhotonError
+from photon.errors import InvalidRequestError
+from photon.measure.command import Answer, run_command
 from photon.simulation import TASKS, Comparison, Scenario, compare
 from photon.workload import check_range
 
@@ -164,8 +164,8 @@ def watched(scenario: Scenario, path: str, depth: int) -> Comparison:
     return found
 
 
-def parse_flags(argv: list[str] | None) -> argparse.Namespace:
-    """All flags; see --help."""
+def main(argv: list[str] | None = None) -> int:
+    """Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m photon.whatif", description="What pipelining gains on a GPU, simulated."
     )
@@ -183,27 +183,20 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
     add("--seed", type=int, default=0, help="of the order of long and short answers")
     for name, what in CUSTOM.items():
         add(f"--{name.replace('_', '-')}", type=float, metavar="MS", help=f"--gpu custom: {what}")
-    add("--json", action="store_true", help="print one JSON object as the last line")
     add("--trace", metavar="FILE", help="save the pipelined run for Perfetto and the workbench")
     add("--depth", type=int, choices=(1, 2), default=2, help="which run --trace saves; 1 is the blocking one")
-    return parser.parse_args(argv)
+    return run_command(parser, run, argv)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Returns the exit status."""
-    args = parse_flags(argv)
-    try:
-        scenario = asked(args)
-        found = watched(scenario, args.trace, args.depth) if args.trace else compare(scenario)
-    except PhotonError as error:
-        print(f"whatif: {error}", file=sys.stderr)
-        return 2
-    print(show(found))
-    if args.trace:
-        print(f"\nTrace of depth {args.depth}: {Path(args.trace).resolve()}; open it in Perfetto.")
-    if args.json:
-        print(json.dumps(document(found)))
-    return 0
+def run(args: argparse.Namespace) -> Answer:
+    """The comparison that was asked for, and that for people."""
+    scenario = asked(args)
+    if not args.trace:
+        found = compare(scenario)
+        return document(found), show(found)
+    found = watched(scenario, args.trace, args.depth)
+    saved = f"Trace of depth {args.depth}: {Path(args.trace).resolve()}; open it in Perfetto."
+    return document(found), f"{show(found)}\n\n{saved}"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What the engine costs and gains, and whether its records are true: the parts of `photon.selfcheck` and
 `photon.bench`.
 
+command.py        the command line they share with `photon.whatif` and `photon.calibrate`
 rounds.py         one full batch from submit to end, and what its records say
 trace_truth.py    a trace against what must be so and against other clocks
 overhead.py       what observing costs: throughput with an observer and without one, in one run

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from photon import selfcheck
 from photon.admission import EncodedImage
 from photon.config import EngineConfig
 from photon.device import open_device
@@ -30,7 +29,7 @@ from photon.errors import PhotonError
 from photon.handle import Handle
 from photon.measure import bandwidth, machine
 from photon.measure.dense_forward import answer_logits
-from photon.measure.rounds import DEPTHS, EMBEDDED_MODEL, Listener, Rounds, endless, table
+from photon.measure.rounds import DEPTHS, EMBEDDED_MODEL, Listener, Rounds, endless, summary, table
 from photon.memory import choose_dtype
 from photon.model.config import ModelConfig
 from photon.model.random_weights import write_checkpoint
@@ -83,7 +82,7 @@ def check(device_name: str, size: Size) -> dict[str, Any]:
         listener, config = Listener(), EngineConfig(max_batch_size=max(size.rows), max_cached_images=0)
         with Engine(model, open_device(device_name), config, observers=[listener], dtype=dtype) as engine:
             rounds = Rounds(engine, listener, size.num_tokens, size.num_rounds)
-            found = selfcheck.summary(engine, {rows: rounds.alternate(rows) for rows in size.rows})
+            found = summary(engine, {rows: rounds.alternate(rows) for rows in size.rows})
             leak = sync_leak(engine)
             asked = pictures(size.config)
             answers = [handle.tokens for handle in ask(engine, asked)] if leak is None else []

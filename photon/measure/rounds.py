@@ -237,6 +237,24 @@ def batch_figures(reports: dict[int, Report]) -> dict[str, Any]:
     }
 
 
+def summary(engine: Engine, played: dict[int, tuple[dict[int, Report], bool]]) -> dict[str, Any]:
+    """What `alternate` gave for each batch size, as plain JSON values; "ok" is the verdict."""
+    is_equal = all(equal for _, equal in played.values())
+    rounds = [item for reports, _ in played.values() for report in reports.values() for item in report.rounds]
+    num_leaks = sum(item.sync_leaks for item in rounds)
+    in_flight = {d: max(reports[d].max_in_flight for reports, _ in played.values()) for d in DEPTHS}
+    return {
+        "device": engine.device.name,
+        "dtype": engine.dtype,
+        "model": engine.model.config.name,
+        "tokens_equal": is_equal,
+        "max_in_flight": {str(depth): count for depth, count in in_flight.items()},
+        "sync_leaks": num_leaks,
+        "rows": {str(rows): batch_figures(reports) for rows, (reports, _) in played.items()},
+        "ok": is_equal and in_flight == {1: 1, 2: 2} and not num_leaks,
+    }
+
+
 def table(rows: dict[str, Any]) -> list[str]:
     """The figures of `batch_figures`, by batch size, as lines for people."""
     lines = ["rows depth   period ms (low..high)   device ms  host ms  device busy  period/limit  gain"]
