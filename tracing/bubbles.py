@@ -161,6 +161,7 @@ def union_of(rows: Table) -> Intervals:
 # --- causes ---------------------------------------------------------------------------------------
 
 
+@once
 def bubbles(trace: Trace) -> list[Bubble]:
     """The bubbles, each with its cause, in order of time."""
     found = idle(trace)

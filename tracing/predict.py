@@ -25,7 +25,7 @@ import numpy as np
 from tracing.bubbles import device_busy, host_leaves, steps_overlap
 from tracing.intervals import covered
 from tracing.lanes import phase_of
-from tracing.trace import Table, Trace
+from tracing.trace import Table, Trace, once
 from tracing.values import Value
 
 
@@ -67,6 +67,7 @@ def _gain(blocking_ms: float, pipelined_ms: float, tax: float) -> float:
     return 100 * (blocking_ms / pipelined_ms * (1 - tax) - 1)
 
 
+@once
 def step_times(trace: Trace) -> StepTimes | None:
     """Device time (compute spans) and host time (H) of a decode step, and the period from one forward's
     start to the next one's where step ids follow each other. None without a decode step."""
@@ -81,6 +82,7 @@ def step_times(trace: Trace) -> StepTimes | None:
     return StepTimes(period, _median_ms(device), _median_ms(work), len(forwards))
 
 
+@once
 def predict(trace: Trace) -> Prediction | None:
     """The gain of depth 2 over this trace; None unless it is blocking and has decode steps with host time.
 

@@ -20,7 +20,7 @@ from tracing.intervals import covered
 from tracing.metrics import METRICS, Metric
 from tracing.predict import host_per_step, per_step
 from tracing.requests import demand, request_lives
-from tracing.trace import RowRecord, Table, Trace
+from tracing.trace import RowRecord, Table, Trace, once
 from tracing.values import Value, percentile
 
 HIGHER = {"device_busy_percent", "host_hidden_percent", "overlap_factor", "pipeline_efficiency"}
@@ -133,6 +133,7 @@ def compare(a: Trace, b: Trace) -> Report:
 # --- step times -----------------------------------------------------------------------------------
 
 
+@once
 def phase_times(trace: Trace) -> Times:
     """Milliseconds of each decode step, by phase.
 

@@ -17,7 +17,7 @@ import plotly.graph_objects as go
 from tracing.bubbles import bubbles
 from tracing.lanes import CATEGORIES, DEVICE_LANES, LANES, OPTIONAL_LANES, category_of, lane_of
 from tracing.metrics import bubble_percent, device_busy_percent, overlap_factor
-from tracing.trace import SpanRecord, Trace
+from tracing.trace import SpanRecord, Trace, once
 
 HALF = 0.38  # of a lane's height that a span fills, above and below its middle
 LANE_PX, MARGIN_PX, GAP_PX = 26, 64, 58
@@ -114,6 +114,7 @@ def _clipped(span: SpanRecord, trace: Trace, zero: int) -> tuple[float, float]:
     return (max(span.start_ns, start) - zero) / 1e6, (min(span.end_ns, end) - zero) / 1e6
 
 
+@once
 def _lanes(trace: Trace) -> list[str]:
     """The lanes to draw, from the top: all but the optional ones that are empty."""
     used = {lane_of(s.track, s.name, s.slot) for s in trace.spans}
