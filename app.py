@@ -252,9 +252,8 @@ def banner(engine: Engine, flags: argparse.Namespace, port: int) -> str:
     from photon.ui.facts import cuda_note, describe
 
     depth = f"{engine.depth} ({'pipelined' if engine.depth == 2 else 'blocking'})"
-    facts = {**dict(describe(engine)), "depth": depth}
-    facts["cuda"] = cuda_note(engine)
-    facts["url"] = f"http://{'127.0.0.1' if flags.host == '0.0.0.0' else flags.host}:{port}"
+    url = f"http://{'127.0.0.1' if flags.host == '0.0.0.0' else flags.host}:{port}"
+    facts = {**dict(describe(engine)), "depth": depth, "cuda": cuda_note(engine), "url": url}
     width = max(map(len, facts))
     return "\n".join(["Photon Workbench", *(f"  {name:<{width}}  {value}" for name, value in facts.items())])
 
@@ -266,17 +265,14 @@ def choose_port(host: str, port: int | None) -> int:
         OSError: it is busy; the message names the port and the flag.
     """
     if port is not None:
-        if not _is_free(host, port):
-            raise OSError(
-                f"Port {port} is busy or not allowed; pass another --port, or none for the next free."
-            )
-        return port
+        if _is_free(host, port):
+            return port
+        raise OSError(f"Port {port} is busy or not allowed; pass another --port, or none for the next free.")
     for candidate in range(FIRST_PORT, FIRST_PORT + NUM_PORTS):
         if _is_free(host, candidate):
             return candidate
-    raise OSError(
-        f"Ports {FIRST_PORT} to {FIRST_PORT + NUM_PORTS - 1} are all busy; pass a free one with --port."
-    )
+    last = FIRST_PORT + NUM_PORTS - 1
+    raise OSError(f"Ports {FIRST_PORT} to {last} are all busy; pass a free one with --port.")
 
 
 def _is_free(host: str, port: int) -> bool:

@@ -261,5 +261,5 @@
     if (r.tokens[i - 1] !== time) r.tokens.splice(i, 0, time);
   }
 
-  Object.assign(parts, { Store, Lane, DEVICE_LANES, MAX_REQUEST_LANES });
+  Object.assign(parts, { Store, Lane, DEVICE_LANES });
 })();

@@ -34,7 +34,7 @@ from tracing.ui.sources import Sources
 Updates = dict[Any, Any]
 START, STEP = "start of the run", "step"
 AROUND = (-2.5, 9.5)  # periods of a step that are shown around the step the two are aligned at
-_EVENT: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
+EVENT: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
 _GONE = "These traces are not held any more; compare again."
 # Drawn by the timeline's plotly.js, in the page's colours, again when the theme is switched.
 _PLOT_JS = """
@@ -104,13 +104,13 @@ class ComparisonView:
             step = gr.Textbox("20", label="Step of the run, from 0", max_lines=1, elem_id="cmp_step")
         self.timelines, self.histograms = plot("cmp_timelines"), plot("cmp_histograms")
         self.table = gr.HTML("", apply_default_css=False, elem_id="cmp_table")
-        button.click(self.show_files, files, self.outputs, **_EVENT)
+        button.click(self.show_files, files, self.outputs, **EVENT)
         gr.on(
             [align.input, step.submit, step.blur],
             self.align,
             [self.held, align, step],
             self.outputs,
-            **_EVENT,
+            **EVENT,
         )
         self._align, self._step = align, step
 

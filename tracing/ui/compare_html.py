@@ -50,6 +50,18 @@ def escape(text: str) -> str:
     return safe.replace("{", "&#123;").replace("}", "&#125;").replace("$", "&#36;")
 
 
+def chips(pairs: Iterable[tuple[str, str]]) -> str:
+    """Small labelled facts in a row."""
+    return "".join(f'<span class="pw-chip"><span>{escape(k)}</span>{escape(v)}</span>' for k, v in pairs)
+
+
+def show_button(source: str, title: str, text: str, step: int | None = None) -> str:
+    """For SHOW_JS: show a trace, or a step of it, in the docked timeline."""
+    at = "" if step is None else f' data-step="{step}"'
+    data = f'data-source="{source}" data-title="{escape(title)}"{at}'
+    return f'<button type="button" {data}>{escape(text)}</button>'
+
+
 def summary(a: Side, b: Side, report: Report, gains: Sequence[float | None]) -> str:
     """The verdict, the figures it rests on, what there is to say about them, and both runs to take away.
 
@@ -236,12 +248,10 @@ def steps(ids: Iterable[int]) -> str:
 
 def _run(side: Side) -> str:
     facts = [(name, side.trace.info[name]) for name in ("device", "dtype") if side.trace.info.get(name)]
-    chips = "".join(f'<span class="pw-chip"><span>{escape(k)}</span>{escape(v)}</span>' for k, v in facts)
     link = f"wb/trace/export?source={side.source}&amp;format="
     return (
-        f'<p class="cmp-run"><b class="cmp-{side.name.lower()}">{side.name}</b> {escape(side.words)} {chips}'
-        f'<button type="button" data-source="{side.source}" data-title="{escape(side.title)}">'
-        f"Open in the timeline below</button>"
+        f'<p class="cmp-run"><b class="cmp-{side.name.lower()}">{side.name}</b> {escape(side.words)} '
+        f"{chips(facts)}{show_button(side.source, side.title, 'Open in the timeline below')}"
         f'<a href="{link}chrome" download>Trace for Perfetto</a><a href="{link}csv" download>CSV</a></p>'
     )
 

@@ -19,14 +19,13 @@ import gradio as gr
 from tracing.files import load
 from tracing.histograms import histograms
 from tracing.report import compare
-from tracing.ui.compare import as_json, plot
+from tracing.ui.compare import EVENT, as_json, plot
 from tracing.ui.compare_html import failure
 from tracing.ui.files_html import SAVE, difference, opened
 from tracing.ui.show import SHOW_JS
 from tracing.ui.sources import Sources
 
 Updates = dict[Any, Any]
-_EVENT: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
 # The link is completed when it is used: the timeline may have moved since the page was made.
 _SAVE_JS = """
 element.addEventListener('click', (event) => {
@@ -76,7 +75,7 @@ class TracesTab:
         self._held, self._shown = held, shown
         events = [event for file in files for event in (file.upload, file.clear)]
         outputs = [held, self._difference, self._histograms, *shown]
-        gr.on(events, self.show, [held, *files], outputs, **_EVENT)
+        gr.on(events, self.show, [held, *files], outputs, **EVENT)
 
     async def show(self, held: tuple[Held | None, ...], *paths: str | None) -> Updates:
         """Open what was uploaded since; show each file, and the difference when there are two."""

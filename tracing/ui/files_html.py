@@ -13,7 +13,7 @@ from tracing.leaks import leaks
 from tracing.metrics import METRICS
 from tracing.report import Report, number
 from tracing.trace import Trace
-from tracing.ui.compare_html import escape, leak_sentence
+from tracing.ui.compare_html import chips, escape, leak_sentence, show_button
 from tracing.ui.compare_html import table as difference_table
 
 MAX_STEPS, MAX_BUBBLES = 200, 5
@@ -44,15 +44,11 @@ def opened(trace: Trace, title: str, source: str) -> str:
     """One file: what it is, its metrics, why the device idled, its newest steps."""
     link = f"wb/trace/export?source={source}&amp;format="
     links = "".join(f'<a href="{link}{key}" download>{name}</a>' for key, name in _FORMATS.items())
-    chips = "".join(
-        f'<span class="pw-chip"><span>{escape(name)}</span>{escape(text)}</span>'
-        for name, text in facts(trace)
-    )
     notes = "".join(f"<li>{note}</li>" for note in _notes(trace))
     return (
         f'<section class="cmp" data-state="opened"><p class="cmp-headline">{escape(title)}</p>'
-        f'<p class="pw-chips">{chips}</p>'
-        f'<p class="cmp-run">{_button(source, title, "Show in the timeline")}{links}</p>'
+        f'<p class="pw-chips">{chips(facts(trace))}</p>'
+        f'<p class="cmp-run">{show_button(source, title, "Show in the timeline")}{links}</p>'
         f"<ul>{notes}</ul></section>"
         f'<details class="tr-part" open><summary>Metrics</summary>{_metrics(trace)}</details>'
         f'<details class="tr-part"><summary>Steps</summary>{_steps(trace, title, source)}</details>'
@@ -67,12 +63,6 @@ def difference(report: Report, titles: Sequence[str]) -> str:
         f'<section class="cmp" data-state="{state}"><p class="cmp-headline">{names}</p>'
         f"<p>{escape(str(report.tokens))}</p></section>{difference_table(report)}"
     )
-
-
-def _button(source: str, title: str, text: str, step: int | None = None) -> str:
-    at = "" if step is None else f' data-step="{step}"'
-    data = f'data-source="{source}" data-title="{escape(title)}"{at}'
-    return f'<button type="button" {data}>{escape(text)}</button>'
 
 
 def _notes(trace: Trace) -> Iterable[str]:
@@ -106,6 +96,6 @@ def _steps(trace: Trace, title: str, source: str) -> str:
 def _step_cells(line: dict[str, Any], title: str, source: str) -> Iterable[str]:
     for name, value in line.items():
         if name == "step":
-            yield f'<th scope="row">{_button(source, title, str(value), value)}</th>'
+            yield f'<th scope="row">{show_button(source, title, str(value), value)}</th>'
         else:
             yield f"<td>{escape(value or '') if name in ('kind', 'cause') else number(value)}</td>"
