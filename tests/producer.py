@@ -4,42 +4,31 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
-from typing import NamedTuple
+from functools import partial
 
+from photon.observe import StepRecord, StepRow
 from tracing.recorder import Recorder
 from tracing.trace import MarkRecord, SpanRecord
 
 MS = 1_000_000
 
 
-class Row(NamedTuple):
-    """StepRowLike."""
-
-    request_id: int
-    position: int = 17
-    token_id: int = 5
-    x: float = float("nan")
-    y: float = float("nan")
-    mask: str = "ANY"
-    is_zombie: bool = False
-    is_delivered: bool = True
-    refs_before: int = 1
-    refs_after: int = 1
-    pages: int = 2
-    lora_slot: int = 0
-
-
-class Step(NamedTuple):
-    """StepLike."""
-
-    step_id: int
-    slot: int
-    kind: str
-    time_ns: int
-    padding: int = 1
-    waits: str = "launch: nothing | sample: copy for sampled | commit: host for copied"
-    rows: Sequence[Row] = ()
+Row = partial(
+    StepRow,
+    position=17,
+    token_id=5,
+    x=float("nan"),
+    y=float("nan"),
+    mask="ANY",
+    is_zombie=False,
+    is_delivered=True,
+    refs_before=1,
+    refs_after=1,
+    pages=2,
+    lora_slot=0,
+)
+WAITS = "launch: nothing | sample: copy for sampled | commit: host for copied"
+Step = partial(StepRecord, padding=1, waits=WAITS)
 
 
 def step(recorder: Recorder, step_id: int, start: int, depth: int = 2) -> int:
@@ -87,12 +76,20 @@ class Feed:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder, self.stop, self.pause = recorder, threading.Event(), threading.Event()
+        self.turn = threading.Lock()
         self.next_step, self.end = 50_000, 0
         self.thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
         while not self.stop.wait(0.05):
-            if not self.pause.is_set():
-                start = max(time.perf_counter_ns(), self.end + MS)
-                self.end = run(self.recorder, self.next_step, start, depth=1)
-                self.next_step += 50
+            with self.turn:
+                if not self.pause.is_set():
+                    start = max(time.perf_counter_ns(), self.end + MS)
+                    self.end = run(self.recorder, self.next_step, start, depth=1)
+                    self.next_step += 50
+
+    def hold(self) -> None:
+        """No more runs; the last one is whole."""
+        self.pause.set()
+        with self.turn:
+            pass

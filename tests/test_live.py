@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -218,12 +217,8 @@ def test_keys_and_buttons_move_the_view(page: Any) -> None:
 
 @pytest.mark.browser
 def test_the_page_shows_the_figures_of_the_python_side(page: Any, feed: Feed) -> None:
-    feed.pause.set()
-    time.sleep(0.3)
+    hold(page, feed)
     start, end = feed.end - 130 * MS, feed.end - 7 * MS
-    page.wait_for_function(
-        "end => Number(BigInt(end) - BigInt(photonTimeline.base)) <= photonTimeline.latest", arg=str(feed.end)
-    )
     trace = feed.recorder.snapshot(start, end)
     shown = value(page, "metrics(...a)", [str(start), str(end)])
     expected = summary(trace)
@@ -244,8 +239,7 @@ def test_the_page_shows_the_figures_of_the_python_side(page: Any, feed: Feed) ->
 
 @pytest.mark.browser
 def test_a_run_can_be_shown_and_the_next_request_goes_live_again(page: Any, feed: Feed) -> None:
-    feed.pause.set()
-    time.sleep(0.3)
+    hold(page, feed)
     end = feed.end
     show_run(page, end - 70 * MS, end)
     page.wait_for_function("!photonTimeline.following")
@@ -264,8 +258,7 @@ def test_a_run_can_be_shown_and_the_next_request_goes_live_again(page: Any, feed
 
 @pytest.mark.browser
 def test_pointing_at_a_span_says_what_it_is(page: Any, feed: Feed) -> None:
-    feed.pause.set()
-    time.sleep(0.3)
+    hold(page, feed)
     show_run(page, feed.end - 30 * MS, feed.end)
     start = int(value(page, "base"))
     device = next(
@@ -297,20 +290,23 @@ def test_a_timeline_that_cannot_be_seen_does_not_draw(page: Any) -> None:
 @pytest.mark.browser
 def test_nothing_is_drawn_while_nothing_happens(page: Any, feed: Feed) -> None:
     """user_reports 68."""
-    feed.pause.set()
-    time.sleep(1.0)
+    hold(page, feed)
     page.wait_for_timeout(500)
     draws = value(page, "draws")
     page.wait_for_timeout(1000)
     assert value(page, "draws") == draws
 
 
+def hold(page: Any, feed: Feed) -> None:
+    """Nothing more to come, and all of it in the page."""
+    feed.hold()
+    arrived = "({base, latest}, end) => base && latest >= Number(BigInt(end) - BigInt(base))"
+    page.wait_for_function(f"end => ({arrived})(photonTimeline, end)", arg=str(feed.end), timeout=30_000)
+
+
 def still(page: Any, feed: Feed, length: int) -> tuple[Trace, int]:
     """The newest `length` ns, shown, with nothing more to come; their trace, and the page's base."""
-    feed.pause.set()
-    time.sleep(0.3)
-    held = "end => photonTimeline.latest >= end - Number(photonTimeline.base)"
-    page.wait_for_function(held, arg=feed.end - 3 * MS, timeout=30_000)
+    hold(page, feed)
     show_run(page, feed.end - length, feed.end)
     return feed.recorder.snapshot(feed.end - length, feed.end), int(value(page, "base"))
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from producer import Row
 
+from photon.observe import StepRow
 from tracing.recorder import Cursor, Recorder
 from tracing.trace import MarkRecord, RowRecord, SpanRecord, Trace
 
@@ -19,7 +20,7 @@ from tracing.trace import MarkRecord, RowRecord, SpanRecord, Trace
 class Step(NamedTuple):
     step_id: int
     time_ns: int
-    rows: Sequence[Row]
+    rows: Sequence[StepRow]
     waits: str = "launch: nothing"
 
 
@@ -27,7 +28,7 @@ def span(start: int, end: int, step: int = 0, name: str = "plan", track: str = "
     return SpanRecord(track, name, start, end, step)
 
 
-def record(step: Step, row: Row, index: int) -> RowRecord:
+def record(step: Step, row: StepRow, index: int) -> RowRecord:
     own = row._asdict()
     return RowRecord(time_ns=step.time_ns, step_id=step.step_id, row=index, waits=step.waits, **own)
 
@@ -42,7 +43,7 @@ def filled(count: int, max_bytes: int = 1 << 20) -> Recorder:
 def test_every_column_survives() -> None:
     one = SpanRecord("compute", "forward", 1 << 61, (1 << 61) + 7, 1 << 40, 1, "decode", 32, 3, 5)
     mark = MarkRecord("arrival", 1 << 61, 1 << 40, -1)
-    row = Row(1 << 40, 2047, 51_199, 0.1, 0.7, "SIZE", True, False, 2, 1, 2000, 31)
+    row = StepRow(1 << 40, 2047, 51_199, 0.1, 0.7, "SIZE", True, False, 2, 1, 2000, 31)
     recorder = Recorder()
     recorder.on_span(one)
     recorder.on_mark(mark)
@@ -229,7 +230,7 @@ def test_readers_see_whole_records_while_writers_overwrite_them() -> None:
     recorder, stop = Recorder(max_bytes=8192), threading.Event()
 
     def write(step: int) -> None:
-        rows = [Row(step, step, index, pages=step) for index in range(3)]
+        rows = [Row(step, position=step, token_id=index, pages=step) for index in range(3)]
         while not stop.is_set():
             recorder.on_span(SpanRecord("host", "plan", step, step + 1, step, 0, "", step, step, step))
             recorder.on_step(Step(step, step, rows))
