@@ -116,8 +116,7 @@ class ModelRunner:
             for has_spatial in (False, True)
         }
         self._replays = {
-            has_spatial: self._recorded(forward, torch_device)
-            for has_spatial, forward in self._forwards.items()
+            key: self._recorded(forward, torch_device) for key, forward in self._forwards.items()
         }
 
     def _recorded(self, forward: DecodeForward, torch_device: str) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -175,16 +174,7 @@ class ModelRunner:
         x = torch.cat((*head, x), dim=1)
         total = x.shape[1]
         kv_slots = self.cache.slots(mine.step.page_table[:rows], self.positions[:total].expand(rows, -1))
-        allowed = self._prefix_mask(total, has_image)
-
-        def attend(layer: int) -> Attend:
-            def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-                q, k = rotate(torch.stack((q, k)), self.turns[:total])
-                self.cache.write(self.cache.layers[layer], kv_slots, k, v)
-                return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
-
-            return attention
-
+        attend = self._prefill_attention(self.turns[:total], kv_slots, self._prefix_mask(total, has_image))
         self._finish_prefill(slot, x, attend, has_lora=has_lora)
 
     @torch.inference_mode()
@@ -201,16 +191,8 @@ class ModelRunner:
         kv_slots = self.cache.slots(table, at.expand(rows, -1))
         keys_at = torch.arange(pages * self.cache.page_size, device=at.device)
         allowed = keys_at[None, :] <= at[:, None]  # (length, L)
-
-        def attend(layer: int) -> Attend:
-            def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-                q, k = rotate(torch.stack((q, k)), self.turns[first : first + length])
-                self.cache.write(self.cache.layers[layer], kv_slots, k, v)
-                keys, values = self.cache.read(self.cache.layers[layer], table[:, :pages])
-                return F.scaled_dot_product_attention(q, keys, values, attn_mask=allowed)
-
-            return attention
-
+        turns = self.turns[first : first + length]
+        attend = self._prefill_attention(turns, kv_slots, allowed, table[:, :pages])
         x = self._prompt_embeddings(slot, rows, length)
         self._finish_prefill(slot, x, attend, first=first, has_lora=has_lora)
 
@@ -266,12 +248,24 @@ class ModelRunner:
 
     # Pieces -----------------------------------------------------------------------------------------
 
-    def _blocks(self, x: Tensor, attend: Any, lora_slot: Tensor | None) -> Tensor:
-        """All decoder blocks: (B, T, D) -> raw hidden states (B, T, D)."""
-        for layer, block in enumerate(self.model.text.blocks):
-            delta = None if lora_slot is None else self.lora.delta(layer, lora_slot)
-            x = block(x, attend(layer), delta)
-        return x
+    def _prefill_attention(
+        self, turns: Tensor, kv_slots: Tensor, allowed: Tensor, table: Tensor | None = None
+    ) -> Callable[[int], Attend]:
+        """By layer: write keys and values; attend to them or, with a table, to all that its pages hold."""
+
+        def attend(layer: int) -> Attend:
+            pages = self.cache.layers[layer]
+
+            def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+                q, k = rotate(torch.stack((q, k)), turns)
+                self.cache.write(pages, kv_slots, k, v)
+                if table is not None:
+                    k, v = self.cache.read(pages, table)
+                return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
+
+            return attention
+
+        return attend
 
     def _prefix_mask(self, total: int, has_image: bool) -> Tensor:
         """(T, T) bool: causal, and both ways inside the image prefix (engine_facts 1.5)."""
@@ -293,8 +287,10 @@ class ModelRunner:
     ) -> None:
         """Run x (B, T, D) at positions `first`..; leave each row's last hidden and logits for `sample`."""
         mine, rows = self.slots[slot], x.shape[0]
-        hidden = self._blocks(x, attend, mine.step.lora_slot[:rows] if has_lora else None)
-        last = (mine.step.last_index[:rows] - first)[:, None, None].expand(-1, 1, hidden.shape[-1])
-        hidden = hidden.gather(1, last)[:, 0]
+        for layer, block in enumerate(self.model.text.blocks):
+            delta = self.lora.delta(layer, mine.step.lora_slot[:rows]) if has_lora else None
+            x = block(x, attend(layer), delta)
+        last = (mine.step.last_index[:rows] - first)[:, None, None].expand(-1, 1, x.shape[-1])
+        hidden = x.gather(1, last)[:, 0]
         mine.hidden[:rows] = hidden
         mine.logits[:rows] = self.model.text.logits(hidden)
