@@ -156,8 +156,10 @@ class Scheduler:
         self, waiting: Collection[Sequence], running: Items[Sequence], free: Capacity, is_cached: bool
     ) -> tuple[Sequence, ...]:
         """The longest admissible run at the head of the line."""
-        rows: list[Sequence] = []
         seats = min(self.config.max_batch_size - len(running), free.rows, MAX_PREFILL_ROWS)
+        if seats < 1:  # a full batch: nothing below can change that
+            return ()
+        rows: list[Sequence] = []
         # A running row's next page is set aside, or newcomers would take it again and again.
         pages = free.pages - sum(self.missing_pages(other) for other in running if self._can_decode(other))
         new_adapters: set[int] = set()
