@@ -15,15 +15,12 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, replace
 
-import torch
-
 from photon.config import MAX_ROWS, EngineConfig
 from photon.device import open_device
 from photon.device.simulated import SimulatedDevice
 from photon.engine import Engine
 from photon.errors import DeviceError
-from photon.memory import MAX_POOL_BYTES
-from photon.model.moondream import Moondream
+from photon.memory import engine_bytes
 from photon.model.weights import Model
 from photon.observe import Observer
 from photon.pipeline import Step
@@ -31,6 +28,8 @@ from photon.workload import Workload, WorkloadRun, check_whole
 
 MAX_INJECTED_US = 50_000
 _WARM_UP_TOKENS = 12
+# no images are cached: both sides of a comparison do all of the work, whoever comes first
+_CONFIG = EngineConfig(max_batch_size=MAX_ROWS, max_cached_images=0)
 
 
 @dataclass(frozen=True)
@@ -152,12 +151,7 @@ class Lab:
     @property
     def memory_bytes(self) -> int:
         """What weights and KV pages of the lab's engine take on the device, about, once it is open."""
-        with torch.device("meta"):
-            num_parameters = sum(p.numel() for p in Moondream(self.model.config).parameters())
-        item = torch.empty(0, dtype=getattr(torch, self.dtype)).element_size()
-        text = self.model.config.text
-        pool = MAX_ROWS * text.max_context * text.n_layers * 2 * text.dim * item
-        return num_parameters * item + min(pool, MAX_POOL_BYTES)
+        return engine_bytes(self.model, _CONFIG, self.dtype)
 
     def facts(self) -> dict[str, str]:
         """What runs where and what is injected, for the recorder."""
@@ -185,9 +179,7 @@ class Lab:
             raise DeviceError("The comparison engine is closed; start the app again.")
         device = open_device(self.device_name)
         try:
-            # both sides of a comparison do all of the work, whoever comes first
-            config = EngineConfig(max_batch_size=MAX_ROWS, max_cached_images=0)
-            return LabEngine(self.model, device, config, observers=self.observers, dtype=self.dtype)
+            return LabEngine(self.model, device, _CONFIG, observers=self.observers, dtype=self.dtype)
         except BaseException:
             device.close()
             raise

@@ -47,11 +47,11 @@ def pool_pages(model: Model, device: Device, config: EngineConfig, dtype: str) -
     """
     text = model.config.text
     page_bytes, per_request = kv_page_bytes(text, config.page_size, dtype), pages_of(text, config.page_size)
-    wanted = config.num_pages or min(config.max_batch_size * per_request, MAX_POOL_BYTES // page_bytes)
+    wanted = _wanted_pages(text, config, page_bytes)
     free_bytes = device.free_bytes()
     if free_bytes is None:
         return max(1, wanted)
-    weights_bytes = model.checkpoint.num_parameters * _ITEM_BYTES[dtype]
+    weights_bytes = _weights_bytes(model, dtype)
     taken_bytes = weights_bytes + max(_MIN_WORK_BYTES, weights_bytes // _WEIGHTS_PER_WORK)
     least = config.num_pages or min(wanted, per_request)
     fitting = (free_bytes * _USABLE_PERCENT // 100 - taken_bytes) // page_bytes
@@ -63,6 +63,21 @@ def pool_pages(model: Model, device: Device, config: EngineConfig, dtype: str) -
             f"(weights {_gb(weights_bytes)}), but only {_gb(free_bytes)} are free; {remedy}."
         )
     return max(1, min(wanted, fitting))
+
+
+def engine_bytes(model: Model, config: EngineConfig, dtype: str) -> int:
+    """Weights and KV pages of an engine, where enough is free."""
+    page_bytes = kv_page_bytes(model.config.text, config.page_size, dtype)
+    return _weights_bytes(model, dtype) + _wanted_pages(model.config.text, config, page_bytes) * page_bytes
+
+
+def _weights_bytes(model: Model, dtype: str) -> int:
+    return model.checkpoint.num_parameters * _ITEM_BYTES[dtype]
+
+
+def _wanted_pages(text: TextConfig, config: EngineConfig, page_bytes: int) -> int:
+    per_request = pages_of(text, config.page_size)
+    return config.num_pages or min(config.max_batch_size * per_request, MAX_POOL_BYTES // page_bytes)
 
 
 def pages_of(text: TextConfig, page_size: int) -> int:

@@ -15,7 +15,7 @@ import itertools
 from photon.config import EngineConfig
 from photon.device.base import Device, Work
 from photon.errors import DeviceError
-from photon.memory import pool_pages
+from photon.memory import pages_of, pool_pages
 from photon.model.weights import Adapter, Model
 from photon.pipeline import NUM_SLOTS, Step
 from photon.runner import ModelRunnerSpec
@@ -51,7 +51,7 @@ class Runtime:
         self.num_pages = pool_pages(model, device, config, dtype)
         self.shapes = SlotShapes(
             rows=config.max_batch_size,
-            pages_per_row=-(-text.max_context // config.page_size),
+            pages_per_row=pages_of(text, config.page_size),
             prompt_tokens=max(config.prefill_token_budget, text.max_context),
             crops=max(self.crop_budget, 1 + 4 * vision.max_crops),  # a very long image exceeds max_crops
             crop_size=vision.crop_size,

@@ -191,11 +191,6 @@ class WorkloadRun:
         """Tokens delivered so far."""
         return sum(handle.num_tokens for handle in self._handles)
 
-    @property
-    def num_finished(self) -> int:
-        """Requests answered so far."""
-        return sum(handle.stage == "finished" for handle in self._handles)
-
     def cancel(self) -> None:
         """End it now; `finish` returns what there is."""
         self._stopped.set()

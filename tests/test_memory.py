@@ -17,7 +17,7 @@ from photon import Engine, EngineConfig
 from photon.device.deferred import DeferredDevice
 from photon.device.host_memory import free_host_bytes
 from photon.errors import DeviceError
-from photon.memory import choose_dtype, kv_page_bytes, pages_of, pool_pages
+from photon.memory import choose_dtype, engine_bytes, kv_page_bytes, pages_of, pool_pages
 from photon.model.config import ModelConfig, TextConfig
 from photon.model.moondream import Moondream
 
@@ -63,6 +63,12 @@ def test_pages_are_sized_from_what_the_model_leaves(dtype: str, item: int) -> No
     assert page_bytes == 2 * 2 * 32 * item * 16  # layers, keys and values, width, item, positions
     left = (PER_REQUEST + 2) * page_bytes
     assert pages(free_for(weights_bytes(item) + WORK + left), dtype) == PER_REQUEST + 2
+
+
+def test_an_engine_takes_its_weights_and_its_pages() -> None:
+    kv_bytes = 8 * PER_REQUEST * kv_page_bytes(TEXT, 16, "bfloat16")
+    config = EngineConfig(max_batch_size=8)
+    assert engine_bytes(tiny_model(), config, "bfloat16") == weights_bytes(2) + kv_bytes
 
 
 def test_a_model_that_does_not_fit_is_refused_with_both_numbers() -> None:
