@@ -16,8 +16,6 @@ from torch import Tensor
 from photon.model.config import TextConfig
 from photon.model.text import Delta
 
-TARGETS = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
-
 
 class LoraTable:
     """Which adapter is in which slot, and how many sequences hold it."""
@@ -59,20 +57,13 @@ class LoraBuffers:
     def __init__(
         self, config: TextConfig, *, num_slots: int, max_rank: int, dtype: torch.dtype, torch_device: str
     ) -> None:
-        dim, ff = config.dim, config.ff_dim
-        sizes = {
-            "attn.qkv": (dim, 3 * dim),
-            "attn.proj": (dim, dim),
-            "mlp.fc1": (dim, ff),
-            "mlp.fc2": (ff, dim),
-        }
         self._layers: list[dict[str, tuple[Tensor, Tensor]]] = [
             {
                 target: (
                     torch.zeros(num_slots + 1, max_rank, width_in, dtype=dtype, device=torch_device),
                     torch.zeros(num_slots + 1, width_out, max_rank, dtype=dtype, device=torch_device),
                 )
-                for target, (width_in, width_out) in sizes.items()
+                for target, (width_in, width_out) in config.adaptable.items()
             }
             for _ in range(config.n_layers)
         ]

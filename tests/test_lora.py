@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from photon.lora import TARGETS, LoraBuffers, LoraTable
+from photon.lora import LoraBuffers, LoraTable
 from photon.model.config import TextConfig
 
 CONFIG = TextConfig(dim=8, ff_dim=12, n_layers=2, n_heads=2, n_kv_heads=2)
@@ -21,7 +21,7 @@ def buffers() -> LoraBuffers:
     return LoraBuffers(CONFIG, num_slots=2, max_rank=4, dtype=torch.float32, torch_device="cpu")
 
 
-def adapter(seed: int, rank: int = 4, targets: tuple[str, ...] = TARGETS) -> dict[str, torch.Tensor]:
+def adapter(seed: int, rank: int = 4, targets: tuple[str, ...] = tuple(SIZES)) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
     for layer in range(CONFIG.n_layers):

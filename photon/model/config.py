@@ -33,6 +33,16 @@ class TextConfig:
         """Only the first half of each head is rotated (reference: 32 of 64)."""
         return self.head_dim // 2
 
+    @property
+    def adaptable(self) -> dict[str, tuple[int, int]]:
+        """Linear layers of a block that an adapter may change, by name: width (in, out)."""
+        return {
+            "attn.qkv": (self.dim, 3 * self.dim),
+            "attn.proj": (self.dim, self.dim),
+            "mlp.fc1": (self.dim, self.ff_dim),
+            "mlp.fc2": (self.ff_dim, self.dim),
+        }
+
 
 @dataclass(frozen=True)
 class VisionConfig:

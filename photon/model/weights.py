@@ -8,6 +8,7 @@ pickled checkpoints are refused. Source of the layouts: engine_facts 1.3.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from photon.errors import CheckpointError
 from photon.model import hub
-from photon.model.config import ModelConfig, TextConfig
+from photon.model.config import ModelConfig
 from photon.model.header import read_header
 from photon.model.moondream import Moondream
 from photon.model.names import adapter_parameter, is_old, is_transposed, parameters, refuse_other_models
@@ -155,10 +156,12 @@ def load_adapter(path: str | Path, config: ModelConfig, max_rank: int) -> Adapte
     rank = max(ranks.values(), default=0)
     if not rank:
         raise CheckpointError(f"{path.name} holds no adapter (no text.blocks.N.<layer>.A); check the file.")
+    adaptable = config.text.adaptable
     layers = {name.rpartition(".")[0].split(".", 3)[-1] for name in shapes}  # such as "attn.qkv"
     expected: dict[str, tuple[int, ...]] = {}
-    for module, (wide, deep) in _adaptable(config.text).items():
-        if module.split(".", 3)[-1] in layers:
+    for i, (layer, (deep, wide)) in itertools.product(range(config.text.n_layers), adaptable.items()):
+        if layer in layers:
+            module = f"text.blocks.{i}.{layer}"
             own = ranks.get(f"{module}.A", rank)
             expected |= {f"{module}.A": (own, deep), f"{module}.B": (wide, own)}
     _compare(path.name, shapes, expected)
@@ -221,17 +224,6 @@ def _empty_module(config: ModelConfig) -> Moondream:
     """The module tree without storage."""
     with torch.device("meta"):
         return Moondream(config)
-
-
-def _adaptable(text: TextConfig) -> dict[str, tuple[int, int]]:
-    """Linear layer -> (out, in), for every layer an adapter may change."""
-    sizes = {
-        "attn.qkv": (3 * text.dim, text.dim),
-        "attn.proj": (text.dim, text.dim),
-        "mlp.fc1": (text.ff_dim, text.dim),
-        "mlp.fc2": (text.dim, text.ff_dim),
-    }
-    return {f"text.blocks.{i}.{name}": size for i in range(text.n_layers) for name, size in sizes.items()}
 
 
 def _read_config(path: Path) -> ModelConfig:
