@@ -170,7 +170,7 @@
       get spans() { return t.store.spans; }, get held() { return t.store.held; }, get drawn() { return t.drawn; }, get draws() { return t.draws; },
       get redrawMs() { return t.redrawMs; }, get following() { return t.following; }, get base() { return t.store.base; },
       get latest() { return t.store.latest; }, get source() { return t.source; }, get title() { return t.title; }, get loading() { return t.loading; },
-      get selected() { return t.selected; }, get step() { return t.panel.answer; }, get rows() { return t.rows; }, get options() { return { ...t.options }; },
+      get selected() { return t.selected; }, get step() { return t.panel.answer; }, get rows() { return t.rows; },
       range: () => [...t.view], live: () => t.live(), pause: () => t.pause(), setWindow: (name) => t.setWindow(name),
       look: (start, end) => t.look([start, end]), showRun: (start, end) => t.showRun(start, end), destroy: () => t.destroy(),
       open: (source, title) => t.open(source, title), select: (what) => t.select(what), find: (text) => t.find(text), fit: () => t.fit(),

@@ -198,8 +198,9 @@ def run_trace(recorder: Recorder, run: Run) -> Trace:
 
     A zombie's step is committed after the last finish, and is part of what the run cost.
     """
-    rows = recorder.snapshot(run.start_ns, run.end_ns).row_table
-    return recorder.snapshot(run.start_ns, max([run.end_ns, *rows["time_ns"].tolist()]))
+    trace = recorder.snapshot(run.start_ns)
+    rows = trace.within(run.start_ns, run.end_ns).row_table
+    return trace.within(run.start_ns, int(rows["time_ns"].max(initial=run.end_ns)))
 
 
 def choose(pairs: Sequence[tuple[Trace, Trace]]) -> int:
