@@ -19,10 +19,10 @@ from photon.observe import StepRecord, StepRow
 from tracing.files import save
 from tracing.leaks import Leak
 from tracing.recorder import Recorder
-from tracing.report import compare
+from tracing.report import compare, measured_gain
 from tracing.trace import MarkRecord, SpanRecord, Trace
 from tracing.ui.compare import START, STEP, ComparisonView, choose, figure, run_trace
-from tracing.ui.compare_html import Side, leak_sentence, measured_gain, steps, summary, table, verdict
+from tracing.ui.compare_html import Side, leak_sentence, steps, summary, table, verdict
 from tracing.ui.sources import Sources
 
 pytestmark = [
@@ -114,6 +114,14 @@ def test_the_summary_names_leaks_injections_and_zombies() -> None:
     assert "computed 1 zombie rows" in text
     assert "Of 3 rounds" in text
     assert "+20.0 % to +30.0 %" in text
+
+
+def test_a_device_that_was_itself_faster_is_said() -> None:
+    spans = [s._replace(end_ns=s.end_ns - 300_000) if s.name == "forward" else s for s in FAST.spans]
+    quicker = Trace.of(spans, FAST.marks, FAST.window, rows=FAST.rows, info=FAST.info)
+    for b, is_told in ((quicker, True), (FAST, False)):
+        html = summary(side("A", SLOW), side("B", b), compare(SLOW, b), [])
+        assert ("own time a step differs by -" in html) == is_told
 
 
 def test_what_a_trace_says_about_itself_is_never_markup() -> None:

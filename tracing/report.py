@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracing.intervals import covered
+from tracing.latency import tokens_per_s
 from tracing.metrics import METRICS, Metric
-from tracing.predict import host_per_step, per_step
+from tracing.predict import host_per_step, per_step, step_times
 from tracing.requests import demand, request_lives
 from tracing.trace import RowRecord, Table, Trace, once
 from tracing.values import Value, percentile
@@ -128,6 +129,19 @@ def compare(a: Trace, b: Trace) -> Report:
     rows = tuple(Row(metric, metric.function(a), metric.function(b)) for metric in METRICS)
     times = phase_times(a), phase_times(b)
     return Report(rows, {phase: (times[0][phase], times[1][phase]) for phase in PHASES}, compare_tokens(a, b))
+
+
+def is_alike(a: Trace, b: Trace) -> bool:
+    """As many requests in both, so that one step of a is as much work as one of b."""
+    return len(request_lives(a)) == len(request_lives(b))
+
+
+def measured_gain(a: Trace, b: Trace) -> float | None:
+    """Of b over a in %: by the median period of decode steps, or by goodput when the batches differ."""
+    periods = [times.period_ms if (times := step_times(trace)) else None for trace in (a, b)]
+    rates = [tokens_per_s(trace) for trace in (b, a)]
+    over, under = periods if is_alike(a, b) and all(periods) else rates
+    return None if not over or not under else 100 * (over / under - 1)
 
 
 # --- step times -----------------------------------------------------------------------------------

@@ -24,10 +24,10 @@ from tracing.histograms import histograms
 from tracing.lanes import CATEGORIES
 from tracing.predict import step_times
 from tracing.recorder import Recorder
-from tracing.report import as_document, compare, compare_tokens
+from tracing.report import as_document, compare, compare_tokens, measured_gain
 from tracing.timeline import Align, timelines
 from tracing.trace import Trace
-from tracing.ui.compare_html import Side, failure, measured_gain, summary, table
+from tracing.ui.compare_html import Side, failure, summary, table
 from tracing.ui.show import SHOW_JS
 from tracing.ui.sources import Sources
 

@@ -17,11 +17,11 @@ from tracing.metrics import (
     zombie_tax_upper_percent,
 )
 from tracing.predict import Prediction, predict, step_times
-from tracing.report import Report, number
-from tracing.requests import request_lives
+from tracing.report import Report, is_alike, measured_gain, number
 from tracing.trace import Trace
 
 EQUAL = 0.5  # percent: less is no difference
+NOISY = 10.0  # percent between the device times of two like runs: more is other work on the machine
 _PREDICTED = "from A alone: without and with the hand-over between host and device hidden"
 _REMEDY = {
     "sample": "Upload masks on the copy stream and order them before the sampling by an event, so that the "
@@ -98,19 +98,6 @@ def verdict(a: Side, b: Side, report: Report, gains: Sequence[float]) -> tuple[s
     return f"{words}{same}.", "differs" if report.tokens.is_equal is False else state
 
 
-def is_alike(a: Trace, b: Trace) -> bool:
-    """As many requests in both, so that one step of a is as much work as one of b."""
-    return len(request_lives(a)) == len(request_lives(b))
-
-
-def measured_gain(a: Trace, b: Trace) -> float | None:
-    """Of b over a in %: by the median period of decode steps, or by goodput when the batches differ."""
-    periods = [times.period_ms if (times := step_times(trace)) else None for trace in (a, b)]
-    rates = [tokens_per_s(trace) for trace in (b, a)]
-    over, under = periods if is_alike(a, b) and all(periods) else rates
-    return None if not over or not under else 100 * (over / under - 1)
-
-
 def _figures(a: Side, b: Side, report: Report) -> str:
     """The strip of pairs of numbers."""
     times = [step_times(side.trace) for side in (a, b)]
@@ -169,6 +156,7 @@ def _notes(a: Side, b: Side, report: Report) -> Iterable[str]:
     yield escape(str(report.tokens))
     if predicted := _prediction(a, b):
         yield escape(prediction_sentence(predicted))
+    yield from _device_note(a, b, report)
     yield from _leak_notes(a, b)
     for side in (a, b):
         if injected := side.trace.info.get("injected"):
@@ -179,6 +167,18 @@ def _notes(a: Side, b: Side, report: Report) -> Iterable[str]:
                 f"{side.name} computed {count} zombie rows, of requests that had ended when their next step "
                 f"was on its way: at most {tax} % of the device's time."
             )
+
+
+def _device_note(a: Side, b: Side, report: Report) -> Iterable[str]:
+    """Pipelining gains time between the device's steps; a device that was itself faster is no gain of it."""
+    over, under = report.medians["device"]
+    change = 100 * (under / over - 1) if over and under else 0.0
+    is_same = is_alike(a.trace, b.trace) and a.trace.info.get("device") == b.trace.info.get("device")
+    if is_same and abs(change) > NOISY:
+        yield escape(
+            f"The device's own time a step differs by {change:+.1f} % from A to B. If both did the same, "
+            "the machine did not treat them alike: other programs had a share, and the gain has that in it."
+        )
 
 
 def predicted_range(predicted: Prediction) -> str:
