@@ -178,7 +178,7 @@ class Engine(Client):
         slot, count = self._pipeline.free_slot(), len(plan.rows)
         assert slot is not None, "I5: no free slot"
         self.device.host_phase("plan", count)
-        padded = self._runtime.row_bucket(count) if plan.kind == "decode" else count
+        padded = self._runtime.buckets.rows(count) if plan.kind == "decode" else count
         self._num_steps += 1
         return Step(self._num_steps, slot, plan.kind, plan.rows, padded)
 

@@ -3,7 +3,7 @@
 One step is a handful of programs, each enqueued by name (`device/base.py`):
 
     decode   upload -> decode  -> | upload_masks (copy stream) -> sample | -> fetch (copy stream)
-    prefill  upload -> vision -> prefill -> | ... the same tail ...
+    prefill  upload -> vision -> project -> prefill -> | ... the same tail ...
              upload -> prefill_cached ->    | ... the same tail, for images whose pages are there ...
 
 The token never leaves the device on the critical path: `sample` scatters ids, coordinates and sizes
@@ -107,6 +107,11 @@ class ModelRunner:
         self.pending_token = torch.zeros(spec.num_rows, dtype=torch.int64, device=torch_device)
         self.pending_coord = torch.zeros(spec.num_rows, 1, device=torch_device)
         self.pending_size = torch.zeros(spec.num_rows, 2, device=torch_device)
+        vision, num_crops = config.vision, spec.shapes.crops
+        self.features = torch.zeros(
+            num_crops, vision.num_patches, vision.enc_dim, dtype=dtype, device=torch_device
+        )
+        """Of the crops of one launch; one for both slots, as they share the compute stream (I1)."""
         self.disallowed = mask_table(spec.masks, config.text.vocab_size, torch_device)
         self.turns = rotary_table(config.text.rotary_dim, config.text.max_context).to(torch_device)
         self.positions = torch.arange(config.text.max_context, device=torch_device)
@@ -152,12 +157,17 @@ class ModelRunner:
     # Forwards ---------------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def vision(self, slot: int, tilings: tuple[tuple[int, int], ...], num_crops: int) -> None:
-        """Encode the slot's crops into one embedding per image; rows find theirs by `image_row`."""
+    def vision(self, slot: int, num_crops: int) -> None:
+        """Encode the slot's crops, for `project`."""
         mine = self.slots[slot]
         pixels = mine.crops.pixels[:num_crops]
         pixels.copy_(mine.host["crops"][: pixels.numel()].view(pixels.shape), non_blocking=True)
-        mine.images[: len(tilings)] = self.model.vision.embed(pixels, tilings)
+        self.features[:num_crops] = self.model.vision.encode(pixels)
+
+    @torch.inference_mode()
+    def project(self, slot: int, tilings: tuple[tuple[int, int], ...]) -> None:
+        """One embedding per image, of the crops that `vision` encoded; rows find theirs by `image_row`."""
+        self.slots[slot].images[: len(tilings)] = self.model.vision.join(self.features, tilings)
 
     @torch.inference_mode()
     def prefill(self, slot: int, rows: int, length: int, has_image: bool, has_lora: bool) -> None:

@@ -1,6 +1,6 @@
 """Runtime: what each verb of a tick enqueues on the device's two streams.
 
-    launch   compute: upload, forward (or vision, prefill; or prefill_cached)    -> forward_done
+    launch   compute: upload, forward (or vision, project, prefill; or prefill_cached) -> forward_done
     sample   copy:    masks, if new            compute: (masks_ready) sample     -> sampled
              copy:    (sampled) fetch                                            -> copied
     wait     host:    copied                   the only place where the host waits (I13)
@@ -10,10 +10,9 @@ Owns the slots and their events. I1: both slots use one compute stream. Decides 
 
 from __future__ import annotations
 
-import itertools
-
+from photon.buckets import Buckets
 from photon.config import EngineConfig
-from photon.device.base import Device, Work
+from photon.device.base import Device, Work, enqueue_span
 from photon.errors import DeviceError
 from photon.memory import pages_of, pool_pages
 from photon.model.weights import Adapter, Model
@@ -56,6 +55,7 @@ class Runtime:
             crops=max(self.crop_budget, 1 + 4 * vision.max_crops),  # a very long image exceeds max_crops
             crop_size=vision.crop_size,
         )
+        self.buckets = Buckets(config, model.config, is_fixed=device.fixed_shapes)
         self.slots = [DecodeSlot(index, self.shapes, device) for index in range(NUM_SLOTS)]
         device.load(self._spec(dtype))
         self._tokens = _PlainTokens()
@@ -81,37 +81,36 @@ class Runtime:
 
     def launch(self, step: Step) -> None:
         """Write the slot's host blocks and enqueue the forward."""
-        slot, compute = self.slots[step.slot], self.device.compute
+        slot, is_prefill = self.slots[step.slot], step.kind == "prefill"
         self.device.host_phase("launch", len(step.rows))
         slot.poison_results()
         stage_rows(slot, step)
-        works = (self._prefill_works if step.kind == "prefill" else self._decode_works)(slot, step)
-        compute.record_event(slot.started)
-        compute.enqueue(Work("upload", (slot.index, step.kind == "prefill")), label="h2d")
-        compute.record_event(slot.uploaded)
-        for label, work in works:
-            compute.enqueue(work, label=label)
-            compute.record_event(slot.vision_done if label == "vision" else slot.forward_done)
+        forward = (self._prefill if is_prefill else self._decode)(slot, step)
+        vision = self._vision(slot, step) if is_prefill and step.rows[0].computes_image else ()
+        compute, upload = self.device.compute, Work("upload", (slot.index, is_prefill))
+        enqueue_span(compute, "h2d", slot.started, slot.uploaded, upload)
+        if vision:
+            enqueue_span(compute, "vision", slot.vision_started, slot.vision_done, *vision)
+        label = "prefill" if is_prefill else "forward"
+        enqueue_span(compute, label, slot.forward_started, slot.forward_done, forward)
 
-    def _decode_works(self, slot: DecodeSlot, step: Step) -> list[tuple[str, Work]]:
-        pages = self._page_bucket(max(slot.num_pages))
-        args = (slot.index, step.padded_rows, pages, slot.has_spatial, slot.has_lora)
-        return [("forward", Work("decode", args))]
+    def _decode(self, slot: DecodeSlot, step: Step) -> Work:
+        pages = self.buckets.pages(max(slot.num_pages))
+        return Work("decode", (slot.index, step.padded_rows, pages, slot.has_spatial, slot.has_lora))
 
-    def _prefill_works(self, slot: DecodeSlot, step: Step) -> list[tuple[str, Work]]:
-        works, count = [], len(step.rows)
-        length, first = stage_prefill(slot, step), step.rows[0]  # all rows are alike
+    def _prefill(self, slot: DecodeSlot, step: Step) -> Work:
+        count, first = len(step.rows), step.rows[0]  # all rows are alike
+        length = stage_prefill(slot, step, self.buckets)
         if first.num_cached:
-            cached = (slot.index, count, length, max(slot.num_pages), slot.has_lora)
-            return [("prefill", Work("prefill_cached", cached))]
-        if first.has_image:
-            images = stage_images(slot, step)
-            tilings = tuple(sequence.tiling for sequence in images)
-            num_crops = sum(len(sequence.pixels) for sequence in images)
-            works.append(("vision", Work("vision", (slot.index, tilings, num_crops))))
-        args = (slot.index, count, length, first.has_image, slot.has_lora)
-        works.append(("prefill", Work("prefill", args)))
-        return works
+            pages = self.buckets.prompt_pages(length)
+            return Work("prefill_cached", (slot.index, count, length, pages, slot.has_lora))
+        return Work("prefill", (slot.index, count, length, first.has_image, slot.has_lora))
+
+    def _vision(self, slot: DecodeSlot, step: Step) -> tuple[Work, ...]:
+        images = stage_images(slot, step)
+        tilings = tuple(sequence.tiling for sequence in images)
+        num_crops = sum(len(sequence.pixels) for sequence in images)
+        return Work("vision", (slot.index, num_crops)), Work("project", (slot.index, tilings))
 
     def sample(self, step: Step, masks: list[Mask]) -> None:
         """Upload the masks beside the forward, sample behind it, and copy the results to the host."""
@@ -121,14 +120,10 @@ class Runtime:
             compute.synchronize()
         self.device.host_phase("sample", len(step.rows))
         self._upload_masks(slot, [*masks, *[Mask.ANY] * step.padding])
-        compute.record_event(slot.sample_started)
         args = (slot.index, step.padded_rows, slot.is_greedy, slot.has_spatial)
-        compute.enqueue(Work("sample", args), label="sample")
-        compute.record_event(slot.sampled)
+        enqueue_span(compute, "sample", slot.sample_started, slot.sampled, Work("sample", args))
         copy.wait_event(slot.sampled)
-        copy.record_event(slot.copy_started)
-        copy.enqueue(Work("fetch", (slot.index,)), label="d2h")
-        copy.record_event(slot.copied)
+        enqueue_span(copy, "d2h", slot.copy_started, slot.copied, Work("fetch", (slot.index,)))
 
     def _upload_masks(self, slot: DecodeSlot, masks: list[Mask]) -> None:
         """On the copy stream, beside the forward; not at all when the device holds them already."""
@@ -137,9 +132,8 @@ class Runtime:
             return
         slot.uploaded_masks = []  # unknown, should the next lines fail
         stage_masks(slot, masks)
-        self.device.copy.record_event(slot.masks_started)
-        self.device.copy.enqueue(Work("upload_masks", (slot.index,)), label="h2d")
-        self.device.copy.record_event(slot.masks_ready)
+        upload = Work("upload_masks", (slot.index,))
+        enqueue_span(self.device.copy, "h2d", slot.masks_started, slot.masks_ready, upload)
         self.device.compute.wait_event(slot.masks_ready)
         slot.uploaded_masks = masks
 
@@ -167,29 +161,13 @@ class Runtime:
         """Block until the compute stream has run dry: after a failure, before its rows are reused."""
         self.device.compute.synchronize()
 
-    # Shapes ----------------------------------------------------------------------------------------
-
-    def row_bucket(self, count: int) -> int:
-        """Rows the device runs for `count` rows: a captured shape where shapes must be fixed."""
-        if not self.device.fixed_shapes:
-            return count
-        return min(1 << (count - 1).bit_length(), self.config.max_batch_size)
-
-    def _page_bucket(self, count: int) -> int:
-        if not self.device.fixed_shapes:
-            return count
-        prefix = -(-self.model.config.text.prefix_attn // self.config.page_size)
-        return min(1 << (max(count, prefix) - 1).bit_length(), self.shapes.pages_per_row)
+    # Before serving --------------------------------------------------------------------------------
 
     def _capture_all(self) -> None:
-        """Capture every shape a step without adapters can have, so that serving allocates nothing (I14)."""
-        most = self.config.max_batch_size
-        rows = sorted({self.row_bucket(count) for count in range(1, most + 1)})
-        pages = sorted({self._page_bucket(count) for count in range(1, self.shapes.pages_per_row + 1)})
-        for slot, count, is_spatial in itertools.product(range(NUM_SLOTS), rows, (False, True)):
-            for num_pages in pages:
-                self.device.capture(Work("decode", (slot, count, num_pages, is_spatial, False)))
-            self.device.capture(Work("sample", (slot, count, True, is_spatial)))
+        """Capture every shape a step without adapters often has, so that serving allocates nothing (I14)."""
+        for slot in self.slots:
+            for work in self.buckets.works(slot.index):
+                self.device.capture(work, begun=slot.begun(work.program))
 
     def _warm_up(self) -> None:
         """Run what is not captured once at its largest, so that serving finds its memory and kernels (I14).
@@ -199,7 +177,8 @@ class Runtime:
         text, num_crops = self.model.config.text, self.model.config.vision.max_crops
         num_tokens = max(1, min(self.config.prefill_token_budget, text.max_context) - text.prefix_attn)
         works = [
-            Work("vision", (0, ((1, num_crops),), 1 + num_crops)),
+            Work("vision", (0, 1 + num_crops)),
+            Work("project", (0, ((1, num_crops),))),
             Work("prefill", (0, 1, num_tokens, True, False)),
             Work("sample", (0, self.config.max_batch_size, False, True)),
         ]

@@ -113,7 +113,9 @@ class DecodeSlot:
         self._poison = self.blocks["results"].numpy()
         self.started: Event = device.event(timing=True)
         self.uploaded: Event = device.event(timing=True)
+        self.vision_started: Event = device.event(timing=True)
         self.vision_done: Event = device.event(timing=True)
+        self.forward_started: Event = device.event(timing=True)
         self.forward_done: Event = device.event(timing=True)
         self.sample_started: Event = device.event(timing=True)
         self.sampled: Event = device.event(timing=True)
@@ -146,6 +148,11 @@ class DecodeSlot:
     crops: Any
     masks: Any
     results: Any
+
+    def begun(self, program: str) -> Event:
+        """The event of a program that is the first of its span on the compute stream."""
+        events = {"upload": self.started, "vision": self.vision_started, "sample": self.sample_started}
+        return events.get(program, self.forward_started)
 
     @property
     def waits(self) -> str:

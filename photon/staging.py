@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from operator import is_
 
+from photon.buckets import Buckets
 from photon.pages import NULL_PAGE
 from photon.pipeline import Step
 from photon.sequence import Sequence, uniform
@@ -70,11 +71,11 @@ def _stage_padding(slot: DecodeSlot, first: int, end: int) -> None:
     block.page_table[first:end] = NULL_PAGE
 
 
-def stage_prefill(slot: DecodeSlot, step: Step) -> int:
+def stage_prefill(slot: DecodeSlot, step: Step, buckets: Buckets) -> int:
     """The prompt block; returns the padded prompt length all rows share."""
     prompt, block = slot.prompt, slot.step
     lists = [sequence.prefill_tokens for sequence in step.rows]
-    length = max(map(len, lists))
+    length = buckets.prompt(max(map(len, lists)), len(lists))
     count = len(lists) * length
     assert count <= slot.shapes.prompt_tokens, "I8: the prefill is larger than its staging block"
     ids, xs, ys = (field[:count].reshape(len(lists), length) for field in (prompt.token, prompt.x, prompt.y))

@@ -141,18 +141,15 @@ def device_spans(commit: Commit, time_ns: Callable[[Event], int]) -> list[Span]:
     """What the device did for a step, from events that the commit's wait has seen reached."""
     slot, tail = commit.slot, _tail(commit.step, sum(commit.zombies))
     forward = "forward" if commit.step.kind == "decode" else "prefill"
-    uploaded, forward_done = time_ns(slot.uploaded), time_ns(slot.forward_done)
-    spans = [Span("compute", "h2d", time_ns(slot.started), uploaded, *tail)]
-    started = uploaded
+    found = [("compute", "h2d", slot.started, slot.uploaded)]
     if commit.step.kind == "prefill" and commit.step.rows[0].computes_image:
-        started = time_ns(slot.vision_done)
-        spans.append(Span("compute", "vision", uploaded, started, *tail))
-    spans.append(Span("compute", forward, started, forward_done, *tail))
-    spans.append(Span("compute", "sample", time_ns(slot.sample_started), time_ns(slot.sampled), *tail))
+        found.append(("compute", "vision", slot.vision_started, slot.vision_done))
+    found.append(("compute", forward, slot.forward_started, slot.forward_done))
+    found.append(("compute", "sample", slot.sample_started, slot.sampled))
     if slot.has_new_masks:
-        spans.append(Span("copy", "h2d", time_ns(slot.masks_started), time_ns(slot.masks_ready), *tail))
-    spans.append(Span("copy", "d2h", time_ns(slot.copy_started), time_ns(slot.copied), *tail))
-    return spans
+        found.append(("copy", "h2d", slot.masks_started, slot.masks_ready))
+    found.append(("copy", "d2h", slot.copy_started, slot.copied))
+    return [Span(track, name, time_ns(begun), time_ns(done), *tail) for track, name, begun, done in found]
 
 
 def step_rows(commit: Commit, delivered: Items[bool], ids: TokenizerConfig) -> list[StepRow]:

@@ -277,12 +277,12 @@ class FlakyStream:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def enqueue(self, work: Work, *, label: str) -> None:
+    def enqueue(self, work: Work, **how: Any) -> None:
         if work.program == self.fault:
             self.countdown -= 1
             if self.countdown == 0:
                 raise OSError(f"{self.fault} was refused")
-        self.inner.enqueue(work, label=label)
+        self.inner.enqueue(work, **how)
 
 
 class FlakyDevice(DeferredDevice):

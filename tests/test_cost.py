@@ -63,7 +63,7 @@ def test_each_program_of_a_step_has_its_cost_and_others_are_free() -> None:
     assert cost.work_ns(Work("sample", (0, 8, True, False))) == cost.sample.ns(8)
     assert cost.work_ns(Work("upload", (0, False))) == 40_000
     assert cost.work_ns(Work("fetch", (0,))) == cost.work_ns(Work("upload_masks", (0,))) == 20_000
-    assert cost.work_ns(Work("vision", (0, ((1, 1),), 4))) == round(4 * cost.crop_ms * 1e6)
+    assert cost.work_ns(Work("vision", (0, 4))) == round(4 * cost.crop_ms * 1e6)
     assert cost.work_ns(Work("load_adapter", (1, 1))) == 0
     assert cost.host_ns("nap", 8) == 0
 

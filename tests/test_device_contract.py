@@ -334,6 +334,27 @@ def test_captured_work_runs_when_it_is_enqueued(rig: Rig) -> None:
     assert rig.fetched(1) == mixed(6, 6, start=before)
 
 
+@pytest.mark.parametrize("is_captured", [False, True])
+def test_work_begins_behind_what_was_enqueued_before_it_and_no_sooner_than_the_host_asked(
+    rig: Rig, is_captured: bool
+) -> None:
+    """Each time anew: a graph records the same event at every replay."""
+    device, work = rig.device, Work("mix", (0, 3))
+    before, begun, done = (device.event(timing=True) for _ in range(3))
+    if is_captured:
+        device.capture(work, begun=begun)
+    for _ in range(3):
+        device.compute.record_event(before)
+        before.synchronize()
+        asked_ns = device.now_ns()
+        device.compute.enqueue(work, label="test", begun=begun)
+        device.compute.record_event(done)
+        done.synchronize()
+        times = [device.time_ns(event) for event in (before, begun, done)]
+        assert times == sorted(times)
+        assert times[1] >= asked_ns - device.clock_uncertainty_ns
+
+
 def test_close_may_be_called_again_and_refuses_work_afterwards(fresh: Rig) -> None:
     fresh.run("mix", 0, 1)
     fresh.device.close()

@@ -93,10 +93,10 @@ def test_every_step_has_the_same_few_spans(recording: Recording) -> None:
     assert sum(map(len, recording.of_step().values())) == len(recording.spans)
 
 
-def test_the_forward_starts_where_the_upload_ends(recording: Recording) -> None:
+def test_the_forward_starts_when_the_upload_has_ended(recording: Recording) -> None:
     for spans in recording.of_step().values():
         first = next(spans["compute", n] for n in ("vision", "prefill", "forward") if ("compute", n) in spans)
-        assert spans["compute", "h2d"].end_ns == first.start_ns
+        assert spans["compute", "h2d"].end_ns <= first.start_ns
 
 
 def test_device_spans_lie_between_the_launch_and_the_commit_of_their_step(recording: Recording) -> None:

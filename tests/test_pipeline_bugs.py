@@ -154,9 +154,9 @@ class Noted:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def enqueue(self, work: Work, *, label: str) -> None:
+    def enqueue(self, work: Work, **how: Any) -> None:
         self.programs.add(work.program)
-        self.inner.enqueue(work, label=label)
+        self.inner.enqueue(work, **how)
 
 
 class NotedDevice(DeferredDevice):

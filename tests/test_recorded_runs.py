@@ -89,10 +89,11 @@ def test_device_spans_lie_between_launch_and_commit_of_their_step(depth: int, sy
 
 
 @RUNS
-def test_the_forward_starts_where_the_upload_of_its_inputs_ends(depth: int, sync_masks: bool) -> None:
+def test_the_forward_starts_when_the_upload_of_its_inputs_has_ended(depth: int, sync_masks: bool) -> None:
     for spans in run(depth, sync_masks).steps().values():
         upload, work, *_ = [s for s in spans if s.track == "compute"]
-        assert (upload.name, upload.end_ns) == ("h2d", work.start_ns)
+        assert upload.name == "h2d"
+        assert upload.end_ns <= work.start_ns
 
 
 @RUNS

@@ -77,10 +77,10 @@ class LeakyStream:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def enqueue(self, work: Work, *, label: str) -> None:
+    def enqueue(self, work: Work, **how: Any) -> None:
         if work.program == "decode":
             self.leak()
-        self.inner.enqueue(work, label=label)
+        self.inner.enqueue(work, **how)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,12 @@ class Stream(Protocol):
 
     name: str
 
-    def enqueue(self, work: Work, *, label: str) -> None: ...
+    def enqueue(self, work: Work, *, label: str, begun: Event | None = None) -> None:
+        """Run the program behind all that was enqueued before.
+
+        begun: recorded when the program's own work begins, which on a card that replays a graph is later
+        than the end of what came before: until the host has launched the graph, the card idles.
+        """
 
     def record_event(self, event: Event) -> None: ...
 
@@ -113,8 +118,11 @@ class Device(Protocol):
     def event(self, *, timing: bool = False) -> Event:
         """A new event; `time_ns` needs timing=True."""
 
-    def capture(self, work: Work) -> None:
-        """Prepare this work for replay (a CUDA graph where there is one). Blocks; before serving."""
+    def capture(self, work: Work, *, begun: Event | None = None) -> None:
+        """Prepare this work for replay (a CUDA graph where there is one). Blocks; before serving.
+
+        begun: as `enqueue` will be given it with this work, each time.
+        """
 
     def host_phase(self, name: str, num_rows: int) -> None:
         """The host begins to "plan", "launch", "sample" or "commit" so many rows.
@@ -139,3 +147,12 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Stop the workers and free the memory; idempotent."""
+
+
+def enqueue_span(stream: Stream, label: str, begun: Event, done: Event, *works: Work) -> None:
+    """Enqueue works that are one span of the timeline, from `begun` to `done`."""
+    first, *rest = works
+    stream.enqueue(first, label=label, begun=begun)
+    for work in rest:
+        stream.enqueue(work, label=label)
+    stream.record_event(done)

@@ -90,7 +90,7 @@ class CostModel:
                 return max(self.forward.ns(rows), round(positions * self.prefill_token_ms * 1e6))
             case "prefill_cached", (_, rows, length, *_):
                 return max(self.forward.ns(rows), round(rows * length * self.prefill_token_ms * 1e6))
-            case "vision", (_, _, num_crops):
+            case "vision", (_, num_crops):
                 return round(num_crops * self.crop_ms * 1e6)
             case "sample", (_, rows, *_):
                 return self.sample.ns(rows)

@@ -86,8 +86,10 @@ class CpuStream:
         self.name = name
         self._number = 0
 
-    def enqueue(self, work: Work, *, label: str) -> None:
+    def enqueue(self, work: Work, *, label: str, begun: Event | None = None) -> None:
         """Raises ValueError when an argument is not a plain int, bool, float, str, None or tuple of these."""
+        if begun is not None:
+            self.record_event(begun)
         self._link.send((WORK, self._index, work.program, work.args))
         self._number += 1
 
@@ -176,7 +178,7 @@ class CpuDevice:
         self._num_timing_events += 1
         return CpuEvent(self._link, self.waits, NUM_STREAMS * self._num_timing_events)
 
-    def capture(self, work: Work) -> None:
+    def capture(self, work: Work, *, begun: Event | None = None) -> None:
         """Nothing to prepare, and nothing runs."""
         self._link.check()
 

@@ -10,11 +10,9 @@
 Programs run on the caller's thread with the stream as torch's current one; they launch kernels and return.
 Nothing here waits for the card but synchronize, call, capture, load and close (I13); programs must keep to
 that too. The only module in which torch.cuda appears; without CUDA it imports, and opening says why not.
-
-Times of events are mapped to the host clock by `event_clock.py`, anchored on the side stream.
-
-An exception in a program stops everything behind it, as an error of CUDA itself does, and is raised at the
-waits, so that the engine meets both kinds at the same place.
+Times of events are mapped to the host clock by `event_clock.py`, anchored on the side stream. An exception
+in a program stops everything behind it, as an error of CUDA itself does, and is raised at the waits, so that
+the engine meets both kinds at the same place.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ class CudaEvent:
         self._device = device
         self.waits = device.waits
         self.timing = timing
-        self.event = torch.cuda.Event(enable_timing=timing)
+        self.event = torch.cuda.Event(enable_timing=timing, external=timing)  # a node where a graph has it
         self.is_recorded = False
         self.recorded_ns = 0  # the host's time of its last record, which the card reaches later
         self.is_lost = False  # its last record lies behind a failure and will never be reached
@@ -90,10 +88,17 @@ class CudaStream:
         self.name = name
         self.stream = torch.cuda.Stream(device.torch_device)
         self.graphs: dict[Work, Any] = {}
+        self.begun_in: dict[Work, Event | None] = {}  # the event that the work's graph records first
 
-    def enqueue(self, work: Work, *, label: str) -> None:
-        """Launch the program's kernels, or replay its graph if it was captured for this stream."""
+    def enqueue(self, work: Work, *, label: str, begun: Event | None = None) -> None:
+        """Launch the program's kernels, or replay its graph if it was captured for this stream.
+
+        begun: exact where a graph records it. Elsewhere the stream does, before the host launches a kernel:
+        what the card waits for the first one, and for later ones, counts as the program's.
+        """
         device = self._device
+        if begun is not None:
+            self._begin(work, begun)
         if not device.is_accepting():
             return
         try:
@@ -107,12 +112,24 @@ class CudaStream:
         with torch.cuda.stream(self.stream):
             return self._device.run_program(work) if graph is None else graph.replay()
 
+    def _begin(self, work: Work, begun: Event) -> None:
+        if work in self.graphs:
+            assert begun is self.begun_in[work], "captured with another event"
+            self._take(begun)
+        else:
+            self.record_event(begun)
+
     def record_event(self, event: Event) -> None:
+        taken = self._take(event)
+        if not taken.is_lost:
+            taken.is_lost = not self._try(taken.event.record, self.stream)
+
+    def _take(self, event: Event) -> CudaEvent:
+        """The host's side of a record: from now on, what the event says is of this one."""
         assert isinstance(event, CudaEvent)
         event.is_lost = not self._device.is_accepting()
         event.is_recorded, event.recorded_ns = True, time.perf_counter_ns()
-        if not event.is_lost:
-            event.is_lost = not self._try(event.event.record, self.stream)
+        return event
 
     def wait_event(self, event: Event) -> None:
         assert isinstance(event, CudaEvent)
@@ -203,12 +220,11 @@ class CudaDevice(StickyFailure):
         with self.errors():
             return CudaEvent(self, timing)
 
-    def capture(self, work: Work) -> None:
+    def capture(self, work: Work, *, begun: Event | None = None) -> None:
         """Record the program as a graph for the compute stream; it runs some times on the way.
 
-        All graphs share one memory pool: they run one after the other on one stream, and whatever must
-        outlive a replay is in the runner's own buffers. Other threads may use CUDA meanwhile: another
-        engine of this process may be serving.
+        All graphs share one memory pool: they run one after the other on one stream, and what must outlive a
+        replay is in the runner's own buffers. Other threads may use CUDA meanwhile, say for another engine.
         """
         self.check()
         graph = torch.cuda.CUDAGraph()
@@ -217,10 +233,13 @@ class CudaDevice(StickyFailure):
                 self._compute.run(work)
             torch.cuda.synchronize(self.torch_device)
             with torch.cuda.graph(graph, self._pool, self._compute.stream, "thread_local"):
+                if begun is not None:
+                    assert isinstance(begun, CudaEvent)
+                    begun.event.record(self._compute.stream)
                 self.run_program(work)
         except Exception as error:
             raise DeviceError(program_failed(work.program, error)) from error
-        self._compute.graphs[work] = graph
+        self._compute.graphs[work], self._compute.begun_in[work] = graph, begun
 
     def free_bytes(self) -> int | None:
         return torch.cuda.mem_get_info(self.torch_device)[0]

@@ -78,7 +78,9 @@ class DeferredStream:
     def waits(self) -> HostWaits:
         return self.device.waits
 
-    def enqueue(self, work: Work, *, label: str) -> None:
+    def enqueue(self, work: Work, *, label: str, begun: Event | None = None) -> None:
+        if begun is not None:
+            self.record_event(begun)
         self._append("work", work)
 
     def record_event(self, event: Event) -> None:
@@ -166,7 +168,7 @@ class DeferredDevice:
     def event(self, *, timing: bool = False) -> DeferredEvent:
         return DeferredEvent(self, timing)
 
-    def capture(self, work: Work) -> None:
+    def capture(self, work: Work, *, begun: Event | None = None) -> None:
         """Nothing to prepare, and nothing runs."""
         self.check_open()
 

@@ -44,7 +44,9 @@ class IdleStream:
         self.waits = device.waits
         self.name = name
 
-    def enqueue(self, work: Work, *, label: str) -> None:
+    def enqueue(self, work: Work, *, label: str, begun: Event | None = None) -> None:
+        if begun is not None:
+            self.record_event(begun)
         if work.program == "fetch":
             self._device.answer(work.args[0])
 
@@ -104,7 +106,7 @@ class IdleDevice:
     def event(self, *, timing: bool = False) -> IdleEvent:
         return IdleEvent(self.waits, timing)
 
-    def capture(self, work: Work) -> None:
+    def capture(self, work: Work, *, begun: Event | None = None) -> None:
         """Nothing to prepare."""
 
     def free_bytes(self) -> int | None:

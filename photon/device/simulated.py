@@ -58,7 +58,9 @@ class SimulatedStream:
         self.name = name
         self._end_ns = 0
 
-    def enqueue(self, work: Work, *, label: str) -> None:
+    def enqueue(self, work: Work, *, label: str, begun: Event | None = None) -> None:
+        if begun is not None:
+            self.record_event(begun)
         self._end_ns = self._device.run(work, self._end_ns)
 
     def record_event(self, event: Event) -> None:
@@ -127,7 +129,7 @@ class SimulatedDevice:
     def event(self, *, timing: bool = False) -> SimulatedEvent:
         return SimulatedEvent(self, timing)
 
-    def capture(self, work: Work) -> None:
+    def capture(self, work: Work, *, begun: Event | None = None) -> None:
         """Nothing to prepare, and nothing runs."""
         self.check_open()
 

@@ -86,8 +86,11 @@ class ScriptedRunner:
     def upload_masks(self, slot: int) -> None:
         """Nothing to move."""
 
-    def vision(self, slot: int, tilings: tuple[tuple[int, int], ...], num_crops: int) -> None:
+    def vision(self, slot: int, num_crops: int) -> None:
         """Nothing to see."""
+
+    def project(self, slot: int, tilings: tuple[tuple[int, int], ...]) -> None:
+        """Nothing was seen."""
 
     def prefill(self, slot: int, rows: int, length: int, has_image: bool, has_lora: bool) -> None:
         """Read from each row's prompt how long its answer is to be."""

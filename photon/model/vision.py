@@ -60,7 +60,10 @@ class Vision(nn.Module):
         An image with tiling (th, tw) owns 1 + th * tw crops, the whole image first; with tiling (1, 1)
         it owns one crop only, because its local crop would be the same pixels again.
         """
-        features = self.encode(crops)
+        return self.join(self.encode(crops), tilings)
+
+    def join(self, features: Tensor, tilings: tuple[tuple[int, int], ...]) -> Tensor:
+        """The second half of `embed`: from the features (N or more, G*G, E) that `encode` gave."""
         whole, pooled, start = [], [], 0
         for tiling in tilings:
             count = num_crops(tiling)
