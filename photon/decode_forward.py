@@ -14,11 +14,9 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from photon.kv_cache import PagedKVCache
+from photon.decode_attention import DecodeAttention
 from photon.lora import LoraBuffers
-from photon.model.layers import rotate
 from photon.model.moondream import Moondream
 
 
@@ -26,14 +24,13 @@ class DecodeForward:
     """Called with the arguments of `run`; `recorded` returns the replayable twin.
 
     Args:
-        turns: rotary table (max_context, rotary).
+        attention: how a row attends to its pages.
         has_spatial: the pending token may be a coordinate or a size.
     """
 
-    def __init__(self, model: Moondream, cache: PagedKVCache, turns: Tensor, *, has_spatial: bool) -> None:
+    def __init__(self, model: Moondream, attention: DecodeAttention, *, has_spatial: bool) -> None:
         self._model = model
-        self._cache = cache
-        self._turns = turns
+        self._attention = attention
         self._has_spatial = has_spatial
 
     def run(
@@ -53,24 +50,7 @@ class DecodeForward:
         batch_idx, position (B,); table (B, P) page numbers; token (R,), coord (R, 1), size (R, 2) pending
         per batch_idx; layers: the cache's tensors. Returns raw hidden (B, D) and logits (B, V).
         """
-        at = position[:, None]
-        slots = self._cache.slots(table, at)
-        key_positions = torch.arange(table.shape[1] * self._cache.page_size, device=table.device)
-        bias = torch.zeros(1, dtype=self._turns.dtype, device=table.device)
-        bias = bias.masked_fill(key_positions > at, -torch.inf)[:, None, None].to(
-            layers[0].dtype
-        )  # (B, 1, 1, L)
-        turns = self._turns[at][:, None]  # (B, 1, 1, rotary)
-
-        def attend(layer: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-            def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-                q, k = rotate(torch.stack((q, k)), turns)
-                self._cache.write(layer, slots, k, v)
-                keys, values = self._cache.read(layer, table)
-                return F.scaled_dot_product_attention(q, keys, values, attn_mask=bias)
-
-            return attention
-
+        attend = self._attention(position, table)
         x = self._pending(token[batch_idx], coord[batch_idx], size[batch_idx])
         for index, (block, layer) in enumerate(zip(self._model.text.blocks, layers, strict=True)):
             delta = None if lora is None or lora_slot is None else lora.delta(index, lora_slot)

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from photon.decode_attention import GatherAttention, choose_attention
 from photon.decode_forward import DecodeForward, typed_embeddings
 from photon.kv_cache import PagedKVCache
 from photon.lora import LoraBuffers
@@ -51,6 +52,8 @@ class ModelRunnerSpec:
     num_lora_slots: int
     max_lora_rank: int
     masks: tuple[TokenMask, ...]
+    can_use_kernel: bool = True
+    """False: decode copies KV pages even where its kernel works, to compare the two."""
 
     def build(self, torch_device: str) -> ModelRunner:
         with torch.inference_mode():
@@ -116,8 +119,10 @@ class ModelRunner:
         self.turns = rotary_table(config.text.rotary_dim, config.text.max_context).to(torch_device)
         self.positions = torch.arange(config.text.max_context, device=torch_device)
         self._pending = (self.pending_token, self.pending_coord, self.pending_size, *self.cache.layers)
+        choose = choose_attention if spec.can_use_kernel else GatherAttention
+        self._attention = choose(self.cache, self.turns)
         self._forwards = {
-            has_spatial: DecodeForward(self.model, self.cache, self.turns, has_spatial=has_spatial)
+            has_spatial: DecodeForward(self.model, self._attention, has_spatial=has_spatial)
             for has_spatial in (False, True)
         }
         self._replays = {
@@ -219,6 +224,10 @@ class ModelRunner:
             hidden, logits = self._replays[has_spatial](*args)
         mine.hidden[:rows] = hidden
         mine.logits[:rows] = logits
+
+    def decode_attention(self) -> str:
+        """The way in which `decode` attends: "kernel" or "gather"."""
+        return self._attention.name
 
     @torch.inference_mode()
     def sample(self, slot: int, rows: int, is_greedy: bool, has_spatial: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ import torch
 from test_engine_golden import Setting, run
 
 from photon import Engine, EngineConfig, Request, open_device
+from photon.device.base import RunnerSpec, Work
+from photon.device.cuda import CudaDevice
 from photon.model.weights import Model
+from photon.runner import ModelRunnerSpec
 
 pytestmark = [
     pytest.mark.gpu,
@@ -35,6 +39,36 @@ def test_query_and_caption_cases_equal_the_reference(
 ) -> None:
     cases = [case for case in golden["cases"] if case["task"] not in ("point", "detect")]
     run(cases, Setting("cuda", depth, 8), golden_model, golden_dir)
+
+
+class Gathering(CudaDevice):
+    """Its runner copies KV pages, as one does where the attention kernel can't be used."""
+
+    def load(self, spec: RunnerSpec) -> None:
+        assert isinstance(spec, ModelRunnerSpec)
+        super().load(replace(spec, can_use_kernel=False))
+
+
+@pytest.mark.usefixtures("exact_float32")
+def test_tokens_are_the_same_with_the_attention_kernel_and_without(
+    golden_dir: Path, golden_model: Model
+) -> None:
+    """Eight rows of different lengths, about a picture and about none."""
+    pytest.importorskip("triton")
+    answers = {}
+    for device in (open_device("cuda"), Gathering()):
+        with Engine(golden_model, device, EngineConfig(max_batch_size=8), dtype="float32") as engine:
+            way = device.call(Work("decode_attention"))
+            image = engine.encode_image(golden_dir / "image0.png")
+            handles = [
+                engine.submit(Request("query", image if row % 2 else None, "why " * row + "?"))
+                for row in range(8)
+            ]
+            for handle in handles:
+                handle.result(timeout=60)
+            answers[way] = [handle.tokens for handle in handles]
+    assert answers.keys() == {"kernel", "gather"}
+    assert answers["kernel"] == answers["gather"]
 
 
 def test_nothing_but_commit_waits_for_the_card(golden_dir: Path, golden_model: Model) -> None:

@@ -37,6 +37,7 @@ def test_on_the_cpu_all_of_it_runs_at_the_embedded_models_size(small: full_check
     assert json.loads(json.dumps(result)) == result
     shown = full_check.show(result)
     assert "full check: ok" in shown
+    assert "attention of a decode step: gather" in shown
     assert "programs that make the host wait: none" in shown
 
 

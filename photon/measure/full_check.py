@@ -24,6 +24,7 @@ import torch
 from photon.admission import EncodedImage
 from photon.config import EngineConfig
 from photon.device import open_device
+from photon.device.base import Work
 from photon.engine import Engine
 from photon.errors import PhotonError
 from photon.handle import Handle
@@ -81,6 +82,7 @@ def check(device_name: str, size: Size) -> dict[str, Any]:
         model = random_model(Path(folder), size.config)
         listener, config = Listener(), EngineConfig(max_batch_size=max(size.rows), max_cached_images=0)
         with Engine(model, open_device(device_name), config, observers=[listener], dtype=dtype) as engine:
+            attention = engine.device.call(Work("decode_attention"))
             rounds = Rounds(engine, listener, size.num_tokens, size.num_rounds)
             found = summary(engine, {rows: rounds.alternate(rows) for rows in size.rows})
             leak = sync_leak(engine)
@@ -90,6 +92,7 @@ def check(device_name: str, size: Size) -> dict[str, Any]:
     return {
         **found,
         "machine": facts,
+        "decode_attention": attention,
         "bandwidth_gb_s": bytes_per_s / 1e9,
         "floors": floors(found, size, dtype, bytes_per_s),
         "sync_leak": leak,
@@ -186,6 +189,7 @@ def show(result: dict[str, Any]) -> str:
         machine.describe(result["machine"]),
         f"random weights in the shapes of {result['model']}, {result['dtype']}",
         *table(result["rows"]),
+        f"attention of a decode step: {result['decode_attention']}",
         f"bandwidth of a copy: {result['bandwidth_gb_s']:.1f} GB/s",
     ]
     for rows, floor in result["floors"].items():
