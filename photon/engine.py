@@ -26,6 +26,7 @@ import contextlib
 import logging
 from collections.abc import Sequence as Items
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ from photon.residency import Residency
 from photon.roster import Roster
 from photon.runtime import Runtime
 from photon.scheduler import Scheduler, StepPlan
-from photon.sequence import FinishReason, Request
+from photon.sequence import FinishReason, Request, Sequence
 from photon.tracer import Tracer
 from photon.worker import Worker
 
@@ -207,18 +208,21 @@ class Engine(Client):
             InvalidRequestError: it is wrong or, as QueueFullError, too many wait; nothing was queued.
             EngineDeadError: the engine has ended.
         """
-        arrival_ns = self.device.now_ns()
-        if len(self._roster.waiting) + self._worker.num_pending >= self.config.max_waiting:
+        return self.submit_all([request])[0]
+
+    def submit_all(self, requests: Items[Request]) -> list[Handle]:
+        """As `submit`, for several that arrive at once: they are batched alike each time. All or none."""
+        arrival_ns, num_ahead = self.device.now_ns(), len(self._roster.waiting) + self._worker.num_pending
+        if num_ahead + len(requests) > self.config.max_waiting:
             raise QueueFullError(f"{self.config.max_waiting} requests are waiting; try again later.")
-        sequence = self._admission.prepare(request)
+        sequences = [self._admission.prepare(request) for request in requests]
+        handles = [Handle(s, arrival_ns, self.device.now_ns(), partial(self._cancel, s)) for s in sequences]
+        self._worker.post(lambda: self._roster.accept(sequences, handles))
+        return handles
 
-        def cancel() -> None:
-            with contextlib.suppress(EngineDeadError):
-                self._worker.post(lambda: self._roster.cancel(sequence))
-
-        handle = Handle(sequence, arrival_ns, self.device.now_ns(), cancel)
-        self._worker.post(lambda: self._roster.accept(sequence, handle))
-        return handle
+    def _cancel(self, sequence: Sequence) -> None:
+        with contextlib.suppress(EngineDeadError):
+            self._worker.post(lambda: self._roster.cancel(sequence))
 
     def encode_image(self, image: Any) -> EncodedImage:
         """Decode and crop an image once, for several requests. Raises ImageError."""

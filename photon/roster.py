@@ -67,11 +67,12 @@ class Roster:
 
     # Beginnings ------------------------------------------------------------------------------------
 
-    def accept(self, sequence: Sequence, handle: Handle) -> None:
-        self._handles[sequence.request_id] = handle
-        self.waiting[sequence] = None
-        handle.lined_up(self.waiting)
-        self._tracer.mark("arrival", sequence.request_id, -1, handle.arrival_ns)
+    def accept(self, sequences: Items[Sequence], handles: Items[Handle]) -> None:
+        for sequence, handle in zip(sequences, handles, strict=True):
+            self._handles[sequence.request_id] = handle
+            self.waiting[sequence] = None
+            handle.lined_up(self.waiting)
+            self._tracer.mark("arrival", sequence.request_id, -1, handle.arrival_ns)
 
     def hold(self, step: Step) -> None:
         """Take the step's refs: of all its rows or, when the plan is wrong, of none."""

@@ -41,6 +41,20 @@ def test_the_machine_that_made_the_trace_is_found(streams: int, start_ms: float)
     assert found.gain_percent == pytest.approx(real.gain_percent, abs=0.3)
 
 
+def test_a_card_that_idles_between_the_upload_and_a_late_forward_waits_for_the_host() -> None:
+    """On CUDA the upload runs while the host still launches the forward: that is no work of the device."""
+    early_ns = 100_000
+    spans = [
+        span._replace(start_ns=span.start_ns - early_ns, end_ns=span.end_ns - early_ns)
+        if (span.track, span.name) == ("compute", "h2d")
+        else span
+        for span in spans_of(B200)
+    ]
+    moved, plain = (fit(items, "gpu").cost for items in (spans, spans_of(B200)))
+    periods = [compare(Scenario(cost, 8, 60)).pipelined.period_ms for cost in (moved, plain)]
+    assert periods[0] == pytest.approx(periods[1], rel=0.001)
+
+
 def test_a_trace_of_several_batch_sizes_tells_what_a_row_costs() -> None:
     fitted = fit(spans_of(B200, streams=32), "gpu")
     assert fitted.cost.forward.coefficient_ms > 0

@@ -410,6 +410,19 @@ def test_more_waiting_requests_than_allowed_are_refused() -> None:
         assert [outcome(handle) for handle in handles] == [oracle(0)] * 4
 
 
+@pytest.mark.parametrize("bad", [requests()[0], query(max_tokens=-1)])
+def test_of_several_at_once_all_are_queued_or_none(bad: Request) -> None:
+    """The last is one too many, or wrong."""
+    with build(small(max_waiting=3)) as engine:
+        with pytest.raises(InvalidRequestError):
+            engine.submit_all([*requests()[:3], bad])
+        assert counters(engine)["waiting"] == 0
+        handles = engine.submit_all(requests()[:3])
+        tick(engine)
+        finish(engine)
+        assert [outcome(handle) for handle in handles] == [oracle(index) for index in range(3)]
+
+
 def test_an_adapter_is_refused_where_there_is_no_slot_for_any() -> None:
     with build(small(max_lora_slots=0)) as engine:
         engine.load_adapter("a", adapter_path("a"))

@@ -158,7 +158,7 @@ def test_who_leaves_a_long_line_is_not_searched_for(place: int) -> None:
     with build() as engine:
         line = [Compared(i + 1, Plain(3, 5), SamplingParams(), 1) for i in range(1000)]
         for waiting in line:
-            engine._roster.accept(waiting, Handle(waiting, 0, 0, lambda: None))
+            engine._roster.accept([waiting], [Handle(waiting, 0, 0, lambda: None)])
         Compared.num_comparisons = 0
         engine._roster.cancel(line[place])
         assert Compared.num_comparisons < 10
