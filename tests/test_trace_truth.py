@@ -7,6 +7,7 @@ import json
 import pytest
 
 from photon import selfcheck
+from photon.device.deferred import DeferredDevice
 from photon.measure import trace_truth
 from photon.model.weights import Model
 from photon.observe import Span
@@ -65,8 +66,19 @@ def test_idle_time_inside_a_span_shows_as_a_difference() -> None:
     device.close()
     found = truth.figures()
     assert found["busy_percent"] == 100
-    assert found["cpu_percent"] == pytest.approx(100 * 120 / 270)
+    assert found["witness_percent"] == pytest.approx(100 * 120 / 270)
     assert found["difference_points"] == pytest.approx(100 * 150 / 270)
+    assert not found["ok"]
+
+
+def test_kernels_that_ran_for_less_than_the_spans_say_show_as_a_difference() -> None:
+    """The forward says 250 ns; its kernels ran for 150 of them."""
+    device, truth = DeferredDevice(), trace_truth.Truth()
+    step = [span._replace(kind="decode") for span in STEP]
+    truth.add(step, (90, 510), device, [(0, 50), (250, 350), (350, 460)])
+    found = truth.figures()
+    assert (found["busy_percent"], found["witness_percent"]) == (100, 60)
+    assert "worker_percent" not in found
     assert not found["ok"]
 
 
