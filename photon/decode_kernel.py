@@ -25,9 +25,9 @@ from torch import Tensor
 from photon.kv_cache import PagedKVCache
 from photon.model.text import Attend
 
-SPLIT = 128
+SPLIT = 64
 """Positions a program attends to, held in registers at once; a power of two."""
-NUM_WARPS = 4
+NUM_WARPS = 2
 
 
 class KernelAttention:

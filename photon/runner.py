@@ -34,7 +34,7 @@ from photon.model.text import Attend
 from photon.model.weights import Adapter, Checkpoint
 from photon.sampler import mask_table, sample_greedy, sample_top_p
 from photon.skills.base import TokenMask
-from photon.slot import GROUPS, SlotShapes
+from photon.slot import DeviceSlot, SlotShapes
 
 
 @dataclass(frozen=True)
@@ -58,25 +58,6 @@ class ModelRunnerSpec:
     def build(self, torch_device: str) -> ModelRunner:
         with torch.inference_mode():
             return ModelRunner(self, torch_device)
-
-
-class DeviceSlot:
-    """Device twins of one slot's blocks, and the step's logits and hidden states."""
-
-    def __init__(
-        self, spec: ModelRunnerSpec, host: dict[str, Tensor], *, dtype: torch.dtype, torch_device: str
-    ) -> None:
-        text, vision = spec.checkpoint.config.text, spec.checkpoint.config.vision
-        rows = spec.shapes.rows
-        self.host = host
-        self.blocks = {g: torch.zeros(len(host[g]), dtype=torch.uint8, device=torch_device) for g in GROUPS}
-        views = {group: spec.shapes.views(group, self.blocks[group]) for group in GROUPS}
-        self.step, self.prompt, self.crops = views["step"], views["prompt"], views["crops"]
-        self.masks, self.results = views["masks"], views["results"]
-        self.hidden = torch.zeros(rows, text.dim, dtype=dtype, device=torch_device)
-        self.logits = torch.zeros(rows, text.vocab_size, dtype=dtype, device=torch_device)
-        image_rows = min(rows, spec.shapes.crops)
-        self.images = torch.zeros(image_rows, vision.num_patches, text.dim, dtype=dtype, device=torch_device)
 
 
 class ModelRunner:
@@ -105,7 +86,8 @@ class ModelRunner:
         )
         self.adapters: dict[int, dict[str, Tensor]] = {}
         self.slots = [
-            DeviceSlot(spec, host, dtype=dtype, torch_device=torch_device) for host in spec.host_blocks
+            DeviceSlot(config, spec.shapes, host, dtype=dtype, torch_device=torch_device)
+            for host in spec.host_blocks
         ]
         self.pending_token = torch.zeros(spec.num_rows, dtype=torch.int64, device=torch_device)
         self.pending_coord = torch.zeros(spec.num_rows, 1, device=torch_device)
@@ -309,7 +291,10 @@ class ModelRunner:
         for layer, block in enumerate(self.model.text.blocks):
             delta = self.lora.delta(layer, mine.step.lora_slot[:rows]) if has_lora else None
             x = block(x, attend(layer), delta)
-        last = (mine.step.last_index[:rows] - first)[:, None, None].expand(-1, 1, x.shape[-1])
+        at = (mine.step.last_index[:rows] - first).clamp(
+            min=0
+        )  # below 0 where a capture runs on blank blocks
+        last = at[:, None, None].expand(-1, 1, x.shape[-1])
         hidden = x.gather(1, last)[:, 0]
         mine.hidden[:rows] = hidden
         mine.logits[:rows] = self.model.text.logits(hidden)

@@ -1,6 +1,6 @@
 """DecodeSlot: one of the two ping-pong buffer sets, as the host sees it.
 
-A slot owns the host twins of everything a step sends or receives, and the step's events. All of it is
+A DeviceSlot is the same set as the runner sees it. A slot owns the host twins of everything a step sends or receives, and the step's events. All of it is
 allocated once. Each group of fields is one block of bytes, so a step uploads one block per group:
 
     step     which rows, where they write, how they sample     host -> device, at launch
@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from photon.device.base import Device, Event
+from photon.model.config import ModelConfig
 from photon.skills.base import Mask
 
 GROUPS = ("step", "prompt", "crops", "masks", "results")
@@ -164,3 +165,27 @@ class DecodeSlot:
     def poison_results(self) -> None:
         """Fill the result block with 0xFF: -1 as int64, NaN as float32."""
         self._poison.fill(0xFF)
+
+
+class DeviceSlot:
+    """The same on the device: twins of the blocks, and the step's logits and hidden states."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        shapes: SlotShapes,
+        host: dict[str, Tensor],
+        *,
+        dtype: torch.dtype,
+        torch_device: str,
+    ) -> None:
+        text, rows = config.text, shapes.rows
+        self.host = host
+        self.blocks = {g: torch.zeros(len(host[g]), dtype=torch.uint8, device=torch_device) for g in GROUPS}
+        views = {group: shapes.views(group, self.blocks[group]) for group in GROUPS}
+        self.step, self.prompt, self.crops = views["step"], views["prompt"], views["crops"]
+        self.masks, self.results = views["masks"], views["results"]
+        self.hidden = torch.zeros(rows, text.dim, dtype=dtype, device=torch_device)
+        self.logits = torch.zeros(rows, text.vocab_size, dtype=dtype, device=torch_device)
+        num_patches, image_rows = config.vision.num_patches, min(rows, shapes.crops)
+        self.images = torch.zeros(image_rows, num_patches, text.dim, dtype=dtype, device=torch_device)
