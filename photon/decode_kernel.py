@@ -25,9 +25,12 @@ from torch import Tensor
 from photon.kv_cache import PagedKVCache
 from photon.model.text import Attend
 
-SPLIT = 64
-"""Positions a program attends to, held in registers at once; a power of two."""
-NUM_WARPS = 2
+SPLIT, NUM_WARPS = 64, 2
+"""Positions that a program attends to, held in registers at once; a power of two. And its warps.
+
+Measured on an H200 with Moondream 2's shapes in bfloat16, positions 750 to 1000, of 64 to 256 and 2 to 8; in
+microseconds a layer at 1 / 8 / 32 rows: 7.0 / 22 / 69. The gather way 43 / 95 / 254; reading at 4.2 TB/s
+1.7 / 14 / 56."""
 
 
 class KernelAttention:

@@ -291,9 +291,7 @@ class ModelRunner:
         for layer, block in enumerate(self.model.text.blocks):
             delta = self.lora.delta(layer, mine.step.lora_slot[:rows]) if has_lora else None
             x = block(x, attend(layer), delta)
-        at = (mine.step.last_index[:rows] - first).clamp(
-            min=0
-        )  # below 0 where a capture runs on blank blocks
+        at = (mine.step.last_index[:rows] - first).clamp(min=0)  # a capture runs on blank blocks
         last = at[:, None, None].expand(-1, 1, x.shape[-1])
         hidden = x.gather(1, last)[:, 0]
         mine.hidden[:rows] = hidden

@@ -1,7 +1,8 @@
 """DecodeSlot: one of the two ping-pong buffer sets, as the host sees it.
 
-A DeviceSlot is the same set as the runner sees it. A slot owns the host twins of everything a step sends or receives, and the step's events. All of it is
-allocated once. Each group of fields is one block of bytes, so a step uploads one block per group:
+A DeviceSlot is the same set as the runner sees it. A slot owns the host twins of everything a step sends or
+receives, and the step's events. All of it is allocated once. Each group of fields is one block of bytes, so a
+step uploads one block per group:
 
     step     which rows, where they write, how they sample     host -> device, at launch
     prompt   token ids and values of a prefill                 host -> device, at a prefill's launch
