@@ -85,7 +85,7 @@ class KernelAttention:
         return attend
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["stride_table"])  # one program for tables of any width
 def _partial(
     q: tl.tensor,
     k: tl.tensor,
@@ -160,7 +160,7 @@ def _partial(
     tl.store(sums + index, largest + tl.log(total))
 
 
-@triton.jit(do_not_specialize=["num_splits"])  # else tables of other widths would compile anew
+@triton.jit(do_not_specialize=["num_splits"])
 def _combine(
     parts: tl.tensor,
     sums: tl.tensor,
