@@ -71,6 +71,12 @@ def test_idle_time_inside_a_span_shows_as_a_difference() -> None:
     assert not found["ok"]
 
 
+def test_what_two_lists_of_intervals_share() -> None:
+    some, others = [(0, 10), (20, 30), (40, 50)], [(5, 25), (29, 41), (60, 70)]
+    assert trace_truth.shared_ns(some, others) == trace_truth.shared_ns(others, some) == 5 + 5 + 1 + 1
+    assert trace_truth.shared_ns([], others) == trace_truth.shared_ns(some, []) == 0
+
+
 def test_kernels_that_ran_for_less_than_the_spans_say_show_as_a_difference() -> None:
     """The forward says 250 ns; its kernels ran for 150 of them."""
     device, truth = DeferredDevice(), trace_truth.Truth()
@@ -78,6 +84,7 @@ def test_kernels_that_ran_for_less_than_the_spans_say_show_as_a_difference() -> 
     truth.add(step, (90, 510), device, [(0, 50), (250, 350), (350, 460)])
     found = truth.figures()
     assert (found["busy_percent"], found["witness_percent"]) == (100, 60)
+    assert found["idle_us"] == {"forward": 0.1}
     assert "worker_percent" not in found
     assert not found["ok"]
 

@@ -11,8 +11,9 @@ At 1 and 8 rows, at depth 1 and 2:
   cpu: the CPU clock of the worker's thread, read at the same events. The kernel stops that clock while the
   worker sleeps or waits for a core, so on a loaded machine the two part as well, and the load is printed.
   What the worker used besides, to take commands and to wake the host, is in JSON ("worker_percent", in all).
-  cuda: when the kernels ran by torch's profiler, in the first round, from the first decode step on: a prefill
-  of many rows is not replayed, and the profiler slows its launches (`device/kernel_clock.py`).
+  cuda: when the kernels ran by torch's profiler, in the first round, behind the last prefill: one of many
+  rows is not replayed, and the profiler slows its launches (`device/kernel_clock.py`). JSON has, by span,
+  what of it no kernel ran in ("idle_us").
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import contextlib
 import itertools
 import os
 import statistics
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
@@ -88,6 +90,18 @@ def union(spans: Iterable[Span]) -> list[Interval]:
     return found
 
 
+def shared_ns(some: Items[Interval], others: Items[Interval]) -> int:
+    """How long both last; each disjoint and in order."""
+    shared, first = 0, 0
+    for start, end in others:
+        first = bisect_left(some, start, lo=first, key=lambda interval: interval[1])
+        for begin, stop in itertools.islice(some, first, None):
+            if begin >= end:
+                break
+            shared += min(stop, end) - max(begin, start)
+    return shared
+
+
 def crossings(spans: Iterable[Span], slack_ns: int) -> int:
     """Spans that begin inside an earlier one of their track and end behind it."""
     count = 0
@@ -142,6 +156,8 @@ class Truth:
     busy_percent: list[float] = field(default_factory=list)
     witness_percent: list[float] = field(default_factory=list)
     worker_percent: list[float] = field(default_factory=list)
+    idle_us: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """By name, what of each span no kernel ran in."""
 
     def add(self, spans: list[Span], wall: Interval, device: Device, kernels: Items[Interval] = ()) -> None:
         """One round. kernels: when some ran, if a profiler was watching."""
@@ -158,13 +174,18 @@ class Truth:
             self._add_kernels(spans, kernels)
 
     def _add_kernels(self, spans: list[Span], kernels: Items[Interval]) -> None:
-        """Busy shares of the time between the first decode's start on the device and the last one's end."""
-        busy = union(span for span in spans if (span.track, span.kind) == ("compute", "decode"))
-        first, last = busy[0][0], busy[-1][1]
-        percent = 100 / (last - first)
-        inside_ns = sum(max(0, min(end, last) - max(start, first)) for start, end in kernels)
+        """Busy shares of the time from the first decode step behind all prefills to the last one's end."""
+        compute = [span for span in spans if span.track == "compute"]
+        prefilled_ns = max((span.end_ns for span in compute if span.kind == "prefill"), default=0)
+        decodes = [span for span in compute if span.start_ns >= prefilled_ns]
+        busy = union(decodes)
+        window = busy[0][0], busy[-1][1]
+        percent = 100 / (window[1] - window[0])
         self.busy_percent.append(sum(end - start for start, end in busy) * percent)
-        self.witness_percent.append(inside_ns * percent)
+        self.witness_percent.append(shared_ns(kernels, [window]) * percent)
+        for span in decodes:
+            mine = [(span.start_ns, span.end_ns)]
+            self.idle_us[span.name].append((span.end_ns - span.start_ns - shared_ns(kernels, mine)) / 1e3)
 
     def _add_busy(self, spans: list[Span], cpu_at: dict[int, int]) -> None:
         """Busy shares of the time between the first device span's start and the last one's end."""
@@ -193,7 +214,8 @@ class Truth:
             found["difference_points"] = statistics.median(self.differences)
             found["difference_spread"] = [min(self.differences), max(self.differences)]
             is_true = is_true and abs(found["difference_points"]) <= MAX_BUSY_POINTS
-        return {**found, "ok": is_true}
+        idle_us = {name: statistics.median(values) for name, values in self.idle_us.items()}
+        return {**found, **({"idle_us": idle_us} if idle_us else {}), "ok": is_true}
 
 
 def check(device_name: str, *, num_tokens: int, num_rounds: int, model: Path) -> dict[str, Any]:
