@@ -11,7 +11,7 @@ import pytest
 import torch
 from test_engine_golden import Setting, run
 
-from photon import Engine, EngineConfig, Request, open_device
+from photon import Engine, EngineConfig, Handle, Request, open_device
 from photon.device.base import RunnerSpec, Work
 from photon.device.cuda import CudaDevice
 from photon.model.weights import Model
@@ -90,3 +90,22 @@ def test_nothing_but_commit_waits_for_the_card(golden_dir: Path, golden_model: M
             engine.device.forbid_syncs(False)
         for handle in handles:
             handle.result(timeout=60)
+
+
+@pytest.mark.usefixtures("exact_float32")
+def test_an_engine_opens_on_a_card_that_another_one_serves_from(
+    golden_dir: Path, golden_model: Model
+) -> None:
+    """As the first comparison on the page does: its graphs are captured while steps of the other run."""
+    request = Request("caption", golden_dir / "image1.png", settings={"max_tokens": 40})
+
+    def tokens(handle: Handle) -> Any:
+        handle.result(timeout=60)
+        return handle.tokens
+
+    with Engine(golden_model, open_device("cuda")) as serving:
+        wanted = tokens(serving.submit(request))
+        handles = serving.submit_all([request] * 200)
+        with Engine(golden_model, open_device("cuda")) as other:
+            assert tokens(other.submit(request)) == wanted
+        assert [tokens(handle) for handle in handles] == [wanted] * 200
