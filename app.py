@@ -16,16 +16,16 @@ import contextlib
 import logging
 import os
 import signal
-import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import gradio as gr
+    from fastapi import FastAPI
     from starlette.routing import BaseRoute
 
     from photon import Engine
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from tracing.ui.sources import Sources
 
 ASSETS = Path(__file__).resolve().parent / "assets"
-FIRST_PORT, NUM_PORTS = 7860, 100
 MAX_UPLOAD_MB = 32
 MAX_UPLOAD = f"{MAX_UPLOAD_MB}mb"
 MAX_QUEUE = 128
@@ -84,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = parse_flags(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     from photon.api import read_key
+    from photon.api.ports import choose_port
     from photon.errors import PhotonError
 
     try:
@@ -135,6 +135,7 @@ def api_routes(engine: Engine, meter: Meter, api_key: str | None = None) -> list
 
 def serve(flags: argparse.Namespace, engine: Engine, recorder: Recorder, api: list[BaseRoute]) -> int:
     """Open the port and serve until interrupted."""
+    from photon.api.ports import choose_port
     from tracing.ui.sources import Sources
 
     sources, lab = Sources(recorder), new_lab(engine)
@@ -226,25 +227,55 @@ def what_if(tab: gr.Tab) -> None:
 
 
 def launch(demo: gr.Blocks, sources: Sources, api: Sequence[BaseRoute] = (), **where: Any) -> None:
-    """Start serving in the background: this machine's files only, no telemetry, no sharing."""
+    """Start serving in the background, and for nobody but who asks this machine: no sharing."""
+    demo.launch(prevent_thread_lock=True, quiet=True, share=False, **options(sources, api), **where)
+
+
+def options(sources: Sources, api: Sequence[BaseRoute]) -> dict[str, Any]:
+    """How Gradio serves the page, whoever runs the server: the routes beside it, its looks and its limits."""
     from photon.ui.theme import STYLE_SHEET, theme
     from tracing.ui.live import routes
 
-    demo.launch(
-        prevent_thread_lock=True,
-        quiet=True,
-        share=False,
-        ssr_mode=False,
-        run_history=False,
-        show_error=True,
-        theme=theme(),
-        css_paths=[STYLE_SHEET],
-        max_file_size=MAX_UPLOAD,
-        allowed_paths=[str(ASSETS / "samples")],
-        footer_links=["api", "settings"],
-        app_kwargs={"routes": [*api, *routes(sources)]},
-        **where,
-    )
+    return {
+        "ssr_mode": False,
+        "run_history": False,
+        "show_error": True,
+        "theme": theme(),
+        "css_paths": [STYLE_SHEET],
+        "max_file_size": MAX_UPLOAD,
+        "allowed_paths": [str(ASSETS / "samples")],
+        "footer_links": ["api", "settings"],
+        "app_kwargs": {"routes": [*api, *routes(sources)]},
+    }
+
+
+class Page:
+    """The page for a server that is not Gradio's own: of every replica of `photon.api.ray_serve` one."""
+
+    def __init__(self) -> None:
+        from photon.lab import facts
+        from tracing.recorder import Recorder
+
+        self._recorder = Recorder(info=lambda: facts(self._engine))
+        self.observers = [self._recorder]
+
+    def serve(self, engine: Engine, api: Sequence[BaseRoute]) -> FastAPI:
+        """The app that has the routes for programs and the page; its lifespan ends what the page opened."""
+        from fastapi import FastAPI
+
+        from tracing.ui.sources import Sources
+
+        self._engine, sources, lab = engine, Sources(self._recorder), new_lab(engine)
+        demo = build(engine, sources, lab)
+
+        @contextlib.asynccontextmanager
+        async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+            with contextlib.closing(lab):
+                yield
+
+        from gradio import mount_gradio_app
+
+        return mount_gradio_app(FastAPI(lifespan=lifespan), demo, "/", **options(sources, api))
 
 
 def banner(engine: Engine, flags: argparse.Namespace, port: int) -> str:
@@ -256,34 +287,6 @@ def banner(engine: Engine, flags: argparse.Namespace, port: int) -> str:
     facts = {**dict(describe(engine)), "depth": depth, "cuda": cuda_note(engine), "url": url}
     width = max(map(len, facts))
     return "\n".join(["Photon Workbench", *(f"  {name:<{width}}  {value}" for name, value in facts.items())])
-
-
-def choose_port(host: str, port: int | None) -> int:
-    """The port to serve on: the one asked for, or else the first free one.
-
-    Raises:
-        OSError: it is busy; the message names the port and the flag.
-    """
-    if port is not None:
-        if _is_free(host, port):
-            return port
-        raise OSError(f"Port {port} is busy or not allowed; pass another --port, or none for the next free.")
-    for candidate in range(FIRST_PORT, FIRST_PORT + NUM_PORTS):
-        if _is_free(host, candidate):
-            return candidate
-    last = FIRST_PORT + NUM_PORTS - 1
-    raise OSError(f"Ports {FIRST_PORT} to {last} are all busy; pass a free one with --port.")
-
-
-def _is_free(host: str, port: int) -> bool:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except (OSError, OverflowError):
-            return False
-    return True
 
 
 def _quiet_gradio() -> None:

@@ -26,7 +26,8 @@ from PIL import Image
 
 import app
 from photon import Engine, EngineConfig, open_device
-from photon.api import Meter
+from photon.api import Meter, ports
+from photon.api.ports import choose_port
 from photon.images import load_image
 from photon.model.weights import Model
 from tracing.recorder import Recorder
@@ -65,7 +66,7 @@ def serving(model: Model) -> Iterator[Server]:
     sources = Sources(recorder)
     lab = app.new_lab(engine)
     demo = app.build(engine, sources, lab)
-    port = app.choose_port("127.0.0.1", None)
+    port = choose_port("127.0.0.1", None)
     app.launch(demo, sources, app.api_routes(engine, meter), server_name="127.0.0.1", server_port=port)
     try:
         yield Server(engine, recorder, f"http://127.0.0.1:{port}")
@@ -367,8 +368,8 @@ def test_without_a_port_the_next_free_one_is_taken(monkeypatch: pytest.MonkeyPat
     """user_reports 59."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        monkeypatch.setattr(app, "FIRST_PORT", port)
-        assert app.choose_port("127.0.0.1", None) > port
+        monkeypatch.setattr(ports, "FIRST_PORT", port)
+        assert choose_port("127.0.0.1", None) > port
 
 
 def test_a_model_that_is_not_there_is_one_sentence_before_any_port_opens(

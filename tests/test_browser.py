@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import app
+from photon.api.ports import choose_port
 from photon.model.weights import Model
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -40,7 +41,7 @@ pytestmark = [
 @contextlib.contextmanager
 def running(*flags: str) -> Iterator[str]:
     """The app in a process of its own; yields its address."""
-    port = app.choose_port("127.0.0.1", None)
+    port = choose_port("127.0.0.1", None)
     command = [sys.executable, app.__file__, "--device", "cpu", "--port", str(port), *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -6,6 +6,7 @@ Ray is large and an extra: without it these tests skip themselves.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import importlib.util
 import json
@@ -13,17 +14,15 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from clusters import QUESTION, Cluster, running
 from served import data_url, png, wait_until
+from starlette.responses import StreamingResponse
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="pip install -e '.[ray]'"),
@@ -31,83 +30,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Using extra keyword arguments on `Field`:DeprecationWarning"),
 ]
 
-ROOT = Path(__file__).resolve().parents[1]
-KEY = "open sesame"
-QUESTION = "how many circles are there?"
 LONG = {"temperature": 10, "max_tokens": 400}
 """So hot that the answer is noise, which ends where it must: a second of work."""
 
 
-class Cluster:
-    """The command in a process of its own, and a client of it. All of its processes know `folder`."""
-
-    def __init__(self, folder: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        self.folder, self.log = folder, Path(folder, "log")
-        env = {
-            "RAY_TMPDIR": folder,
-            "HOME": folder,  # where Ray keeps the token of its own ports
-            "RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES": "80000000",
-            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's word for: loopback only
-        }
-        command = [sys.executable, "-m", "photon.api.ray_serve", "--replicas", "2", "--port", str(port)]
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                [*command, "--api-key", KEY], env=os.environ | env, cwd=ROOT, stdout=log, stderr=log
-            )
-        headers = {"Authorization": f"Bearer {KEY}"}
-        self.http = httpx.Client(
-            base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60, trust_env=False
-        )
-
-    def wait(self) -> None:
-        """Until the replicas answer, or the command gave up."""
-        wait_until(lambda: "2 replicas at" in self.log.read_text() or self.process.poll() is not None, 120)
-        assert self.process.poll() is None, self.log.read_text()
-
-    def ask(self, seed: int, **more: Any) -> httpx.Response:
-        """A question about picture number `seed`."""
-        body = {"question": QUESTION, "image_url": data_url(png(seed)), **more}
-        return self.http.post("/v1/query", json=body)
-
-    def count(self, series: str) -> dict[str, float]:
-        """A series of /metrics, by replica."""
-        text = self.http.get("/metrics").text
-        found = re.findall(rf'^{series}{{.*replica="(\w+)".*}} (\S+)$', text, re.MULTILINE)
-        return {replica: float(value) for replica, value in found}
-
-    def processes(self) -> set[int]:
-        """Of the command and of all that came of it and lives."""
-        return {int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if self._owns(path)}
-
-    def _owns(self, path: Path) -> bool:
-        try:
-            return f"RAY_TMPDIR={self.folder}\0".encode() in path.read_bytes()
-        except OSError:  # it has ended
-            return False
-
-    def process_of(self, replica: str) -> int:
-        """The one that writes the replica's log."""
-        for pid in self.processes():
-            for file in Path(f"/proc/{pid}/fd").iterdir():
-                if file.readlink().name.endswith(f"_{replica}.log"):
-                    return pid
-        raise AssertionError(f"no process has the log of {replica} open")
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
-        running = Cluster(folder)
-        try:
-            running.wait()
-            yield running
-        finally:
-            running.http.close()
-            for pid in running.processes():
-                os.kill(pid, signal.SIGKILL)
-            running.process.wait()
+    with running("--page", "none") as started:
+        yield started
 
 
 def replica(response: httpx.Response) -> str:
@@ -208,6 +138,12 @@ def test_figures_come_by_replica_and_health_from_any(cluster: Cluster) -> None:
     assert cluster.http.get("/healthz").json() == {"status": "ok"}
 
 
+def test_without_a_page_there_are_the_routes_for_programs_alone(cluster: Cluster) -> None:
+    response = cluster.http.get("/")
+    assert response.status_code == 404
+    assert sentence(response.json()["error"])
+
+
 # ---- who is killed
 
 
@@ -252,6 +188,31 @@ def test_interrupted_it_leaves_no_process_behind(cluster: Cluster) -> None:
 # ---- without a cluster
 
 
+def test_an_app_is_told_that_its_client_has_left() -> None:
+    exchange = importlib.import_module("photon.api.relay").Exchange("replica", {"type": "http.request"})
+    has_ended = False
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal has_ended
+        try:
+            while True:
+                yield b"more"
+                await asyncio.sleep(0)
+        finally:
+            has_ended = True
+
+    async def watch() -> None:
+        scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
+        answer = asyncio.create_task(StreamingResponse(endless())(scope, exchange.receive, exchange.send))
+        assert await exchange.messages.get()
+        assert (await exchange.messages.get())["body"] == b"more"
+        exchange.leave()
+        await asyncio.wait_for(answer, 20)
+
+    asyncio.run(watch())
+    assert has_ended
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -259,6 +220,9 @@ def test_interrupted_it_leaves_no_process_behind(cluster: Cluster) -> None:
         (["--replicas", "two"], "--replicas is 'two': .*integer"),
         (["--model", "/nowhere"], "no nowhere in /"),
         (["--device", "tpu"], "--device is 'tpu'"),
+        (["--page", "nowhere:Page"], "page nowhere:Page cannot be imported .*No module named 'nowhere'"),
+        (["--page", "app:Nothing"], "page app:Nothing cannot be imported .*'Nothing'"),
+        (["--page", "app"], "page app cannot be imported .*no class"),
         (["--api-key", "@/nowhere"], "key file /nowhere cannot be read"),
         (["--port", "0", "--address", "127.0.0.1:1"], "No Ray answers at 127.0.0.1:1"),
     ],

@@ -31,6 +31,7 @@ from test_app import close_gradios_loops
 import app
 from photon import Engine, open_device
 from photon.api import Meter
+from photon.api.ports import choose_port
 from photon.images import load_image
 from photon.ui.ask import Ask
 from photon.ui.playground import Playground
@@ -171,7 +172,7 @@ def test_behind_a_proxy_with_a_path_page_api_and_timeline_are_found(
 ) -> None:
     """user_reports 61: page, upload, streaming, and the routes beside the page, all under the path."""
     Image.fromarray(picture(1)).save(tmp_path / "picture.png")
-    port = app.choose_port("127.0.0.1", None)
+    port = choose_port("127.0.0.1", None)
     sources = Sources(Recorder())
     where = {"server_name": "127.0.0.1", "server_port": port, "root_path": PATH}
     app.launch(demo, sources, app.api_routes(engine, Meter()), **where)

@@ -51,8 +51,8 @@ class Gate:
     def check_size(self, num_bytes: int, num_counted: int) -> None:
         """Raise HTTPException for a body of `num_bytes`, of which `num_counted` are counted as open."""
         if num_bytes > self._config.max_body_bytes:
-            limit = self._config.max_image_bytes // MIB
-            raise HTTPException(413, f"The body is too large; an image may have {limit} MB.")
+            limit = self._config.max_body_bytes // MIB
+            raise HTTPException(413, f"The body is too large; it may have {limit} MB.")
         if self._num_bytes + num_bytes - num_counted > self._config.max_open_bytes:
             raise HTTPException(429, "The open requests are too large together; try again later.")
 

@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +27,9 @@ from ray.serve.exceptions import RayServeException
 
 from photon import EngineConfig, load_model
 from photon.api import ApiConfig, read_key
-from photon.api.replicas import Front, Replica
+from photon.api.config import MIB
+from photon.api.ports import choose_port
+from photon.api.replicas import NO_PAGE, Front, Replica, find_page
 from photon.errors import DeviceError, PhotonError
 
 log = logging.getLogger(__name__)
@@ -35,7 +38,12 @@ TINY = str(Path(__file__).resolve().parents[2] / "assets" / "tiny")
 NAME = "photon"
 """Of the application, in Ray's status and logs."""
 
-ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
+ROUTER = "photon.api.relay.Router"
+
+PAGE = ApiConfig(time.time, max_image_bytes=768 * MIB, max_open=256, max_open_bytes=2048 * MIB)
+"""Requests to pages: 256 open for each replica, of which an idle page holds two and a working one up to six;
+1 GB for one upload, 2 GB for all that are on their way.
+"""
 
 
 class Flags(BaseModel):
@@ -50,18 +58,23 @@ class Flags(BaseModel):
     depth: int = Field(2, ge=1, le=2, description="steps in flight: 1 blocking, 2 pipelined")
     max_batch_size: int = Field(8, ge=1, le=32, description="rows of one decode step of each engine")
     api_key: str | None = Field(None, repr=False, description="key that programs must send, or @FILE")
+    page: str = Field("app:Page", description="MODULE:CLASS of the page of each replica; none: no page")
 
 
 def application(flags: Flags) -> serve.Application:
     """The front and its replicas, for `serve.run` and `serve run`.
 
     Raises:
-        PhotonError: the model or the key is not what the flags say; one sentence, before anything starts.
+        PhotonError: model, key or page is not what the flags say; one sentence, before anything starts.
     """
     load_model(flags.model)
-    most = max(flags.replicas, flags.max_replicas)
-    limits = ApiConfig(time.time)
-    config = ApiConfig(time.time, read_key(flags.api_key), max_open=most * limits.max_open)
+    find_page(flags.page)
+    most, has_page = max(flags.replicas, flags.max_replicas), flags.page != NO_PAGE
+    one = ApiConfig(time.time)
+    programs = replace(one, api_key=read_key(flags.api_key), max_open=most * one.max_open)
+    visitors = replace(PAGE, max_open=most * PAGE.max_open)
+    # One limit for both kinds; visitors, who cannot go elsewhere, must be far from it on any replica.
+    room = one.max_open + has_page * 2 * PAGE.max_open
     scaling: dict[str, Any] = {"num_replicas": flags.replicas}
     if most > flags.replicas:
         bounds = {"min_replicas": flags.replicas, "max_replicas": most}
@@ -69,16 +82,19 @@ def application(flags: Flags) -> serve.Application:
     replicas = serve.deployment(
         name="Replica",
         ray_actor_options={"num_cpus": 1, "num_gpus": int(flags.device == "cuda")},
-        max_ongoing_requests=limits.max_open,
+        max_ongoing_requests=room,
         request_router_config={"request_router_class": ROUTER},
         **scaling,
     )(Replica)
-    # Beyond max_open the gate refuses in the format of the routes, and so must be asked; Ray would queue.
+    # Beyond max_open the gates refuse in the format of the routes, and so must be asked; Ray would queue.
     front = serve.deployment(
-        name="Front", ray_actor_options={"num_cpus": 0}, max_ongoing_requests=2 * config.max_open
+        name="Front",
+        ray_actor_options={"num_cpus": 0},
+        max_ongoing_requests=2 * (programs.max_open + visitors.max_open),
     )(Front)
     engine = EngineConfig(depth=flags.depth, max_batch_size=flags.max_batch_size)
-    return front.bind(replicas.bind(flags.model, flags.device, engine, limits), config)
+    bound = replicas.bind(flags.model, flags.device, engine, replace(one, max_open=room), flags.page)
+    return front.bind(bound, programs, visitors if has_page else None)
 
 
 def parse_flags(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -101,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         flags = Flags(**{name: getattr(given, name) for name in Flags.model_fields})
         app = application(flags)
-        check_port(given.host, given.port)
+        choose_port(given.host, given.port)
         check_address(given.address)
     except ValidationError as error:
         problem = error.errors()[0]
@@ -159,15 +175,6 @@ def stop(address: str | None) -> None:
     elif address:
         serve.delete(NAME)
     ray.shutdown()
-
-
-def check_port(host: str, port: int) -> None:
-    """Before engines are started for nothing. Raises OSError with the port and the flag."""
-    try:
-        with socket.create_server((host, port)):
-            pass
-    except (OSError, OverflowError) as error:
-        raise OSError(f"Port {port} is busy or not allowed; pass another --port.") from error
 
 
 def check_address(address: str | None) -> None:

@@ -1,84 +1,124 @@
 """Replica and Front: one engine of many and what stands before them, as Ray Serve runs them.
 
-    client ─> Ray's proxy ─> Front ─> consistent hash of the image ─> Replica: engine and all its routes
-                             key, size                                <─ ASGI messages, as they come
+    client ─> Ray's proxy ─> Front ─> /v1: hash of the image ─> Replica: engine, all its routes, its page
+                             key, size  the page: cookie      <─ ASGI messages, as they come
 
-A replica answers with the same routes that one engine has, so the format is the same. The front reads no
-more of a body than where the image in it begins and ends: questions about one image go to one replica,
-whose prefix cache knows it, unless that one is full. Routing, scaling, health and restarts are Ray's.
+A replica answers with the same routes that one engine has, so the format is the same. Questions about one
+image go to one replica, whose prefix cache knows it, unless that one is full; of a body the front reads no
+more than where the image in it begins and ends. A browser stays with the replica that gave it the page: the
+cookie names it, whatever others come and go. Routing, scaling, health and restarts are Ray's.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import logging
-import re
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+import pkgutil
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Protocol
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from ray import serve
-from ray.exceptions import RayError
-from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Scope
 
 from photon import Engine, EngineConfig, load_model, open_device
 from photon.api import ApiConfig, Meter, routes
-from photon.api.calls import failure_event
 from photon.api.errors import HANDLERS
 from photon.api.gate import Gate
-from photon.errors import EngineDeadError
+from photon.api.relay import Exchange, ForwardByImage, ForwardByVisitor
+from photon.errors import EngineDeadError, InvalidRequestError
 from photon.memory import choose_dtype
+from photon.observe import Observer
 
-log = logging.getLogger(__name__)
-
-REPLICA_HEADER = b"x-photon-replica"
-"""In every response: which replica answered, as Ray's status and logs name it."""
-
-_CONNECTION = ("type", "asgi", "http_version", "scheme", "client", "server", "root_path")
-_SCOPE_KEYS = (*_CONNECTION, "method", "path", "raw_path", "query_string", "headers")
-_DATA_URL = re.compile(rb'"data:[^"]*')
-_GONE = "The replica that worked on this request has ended; ask again."
+NO_PAGE = "none"
 _PATIENCE_S = 5.0
 
 
+class Page(Protocol):
+    """What a replica shows of its engine; `find_page` finds the class by name."""
+
+    @property
+    def observers(self) -> Sequence[Observer]:
+        """To be given to the engine."""
+
+    def serve(self, engine: Engine, api: Sequence[BaseRoute]) -> Starlette:
+        """The app that has the routes for programs and whatever else; its lifespan will be run."""
+
+
+class Programs:
+    """No page: the routes for programs alone."""
+
+    observers = ()
+
+    def serve(self, engine: Engine, api: Sequence[BaseRoute]) -> Starlette:
+        """The routes are the app."""
+        return Starlette(routes=api)
+
+
+def find_page(name: str) -> Callable[[], Page]:
+    """The class that MODULE:CLASS names, or Programs for "none".
+
+    Raises:
+        InvalidRequestError: it cannot be imported here; one sentence.
+    """
+    if name == NO_PAGE:
+        return Programs
+    try:
+        found = pkgutil.resolve_name(name)
+        if not isinstance(found, type):
+            raise ValueError("it is no class")
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidRequestError(
+            f"The page {name} cannot be imported ({error}); start where app.py lies, or pass --page none."
+        ) from error
+    return found
+
+
 class Replica:
-    """One engine and its routes. Model and device as `load_model` and `open_device` take them."""
+    """One engine, its routes and its page. Model and device as `load_model` and `open_device` take them."""
 
-    def __init__(self, model: str, device: str, config: EngineConfig, api: ApiConfig) -> None:
+    async def __init__(  # type: ignore[misc]  # Ray awaits it, on the loop that all of the rest runs on
+        self, model: str, device: str, config: EngineConfig, api: ApiConfig, page: str
+    ) -> None:
         self.name = serve.get_replica_context().replica_id.unique_id
-        self._meter, opened = Meter(), open_device(device)
-        dtype = choose_dtype("auto", opened)
-        self._engine = Engine(load_model(model), opened, config, observers=[self._meter], dtype=dtype)
-        self._app = Starlette(routes=routes(self._engine, self._meter, api))
+        self._exchanges: dict[str, Exchange] = {}
+        self._opened = AsyncExitStack()
+        shown, self._meter, opened = find_page(page)(), Meter(), open_device(device)
+        observers, dtype = [self._meter, *shown.observers], choose_dtype("auto", opened)
+        self._engine = Engine(load_model(model), opened, config, observers=observers, dtype=dtype)
+        self._opened.enter_context(self._engine)
+        self._app = shown.serve(self._engine, routes(self._engine, self._meter, api))
+        await self._opened.enter_async_context(self._app.router.lifespan_context(self._app))
 
-    async def respond(self, scope: Scope, body: bytes) -> AsyncIterator[Message]:
-        """The ASGI messages of a response, as they come; who leaves early takes the request along."""
-        messages: asyncio.Queue[Message | None] = asyncio.Queue()
-        bodies = [{"type": "http.request", "body": body}]
+    async def respond(self, scope: Scope, body: Message) -> AsyncIterator[Message]:
+        """The ASGI messages of a response, as they come, and wishes for more of the body; see `feed`.
 
-        async def receive() -> Message:
-            return bodies.pop() if bodies else await asyncio.get_running_loop().create_future()
-
-        answer = asyncio.create_task(self._app(scope, receive, messages.put))
-        answer.add_done_callback(lambda _: messages.put_nowait(None))
+        Who leaves early is a client that has disconnected: the app is told, and ends as it does anywhere.
+        """
+        exchange = Exchange(self.name, body)
+        self._exchanges[exchange.name] = exchange
+        answer = asyncio.create_task(self._app(scope, exchange.receive, exchange.send))
+        answer.add_done_callback(lambda _: exchange.messages.put_nowait(None))
+        answer.add_done_callback(lambda _: self._exchanges.pop(exchange.name))
         try:
-            while message := await messages.get():
-                if message["type"] == "http.response.start":
-                    message["headers"].append((REPLICA_HEADER, self.name.encode()))
+            while message := await exchange.messages.get():
                 yield message
             await answer
         finally:
-            answer.cancel()
+            exchange.leave()
+
+    async def feed(self, exchange: str, body: Message) -> None:
+        """The part of a body that `respond` has asked for."""
+        if exchange in self._exchanges:
+            self._exchanges[exchange].feed(body)
 
     async def exposition(self) -> tuple[str, str]:
         """The replica's name and its figures in Prometheus' text format."""
@@ -90,25 +130,27 @@ class Replica:
         if not (await asyncio.to_thread(self._engine.stats))["alive"]:
             raise EngineDeadError("The engine has ended.")
 
-    def __del__(self) -> None:
-        if hasattr(self, "_engine"):
-            self._engine.close()
+    async def __del__(self) -> None:
+        """Called, and awaited, by Ray."""
+        await self._opened.aclose()
 
 
 @serve.ingress()
 class Front:
     """Key, sizes and number of requests; all else is the replicas'."""
 
-    def __init__(self, replicas: DeploymentHandle, config: ApiConfig) -> None:
-        self._replicas, self._config = replicas, config
+    def __init__(self, replicas: DeploymentHandle, config: ApiConfig, page: ApiConfig | None) -> None:
+        self._replicas, self._config, self._page = replicas, config, page
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        forward = Forward(self._replicas)
+        programs, browsers = ForwardByImage(self._replicas), ForwardByVisitor(self._replicas)
         table = [
-            Route("/v1/{path:path}", Gate(forward, self._config)),
+            Route("/v1/{path:path}", Gate(programs, self._config)),
             Route("/metrics", self.metrics),
-            Route("/healthz", forward),
+            Route("/healthz", programs),
         ]
+        if self._page:
+            table.append(Route("/{path:path}", Gate(browsers, self._page)))
         return Starlette(routes=table, exception_handlers=dict(HANDLERS))
 
     async def metrics(self, request: Request) -> Response:
@@ -117,37 +159,6 @@ class Front:
         texts = await answers.results_async(timeout_s=_PATIENCE_S, return_exceptions=True)
         whole = exposition(dict(text for text in texts if not isinstance(text, Exception)))
         return Response(whole, media_type=CONTENT_TYPE_LATEST)
-
-
-class Forward:
-    """ASGI app: the response of the replica that knows the image."""
-
-    def __init__(self, replicas: DeploymentHandle) -> None:
-        self._respond = replicas.options(method_name="respond", stream=True)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await Request(scope, receive).body()
-        has_begun = False
-        plain = {key: scope[key] for key in _SCOPE_KEYS if key in scope}
-        response: Any = self._respond.options(session_id=image_hash(body)).remote(plain, body)
-        try:
-            async for message in response:
-                has_begun = True
-                await send(message)
-        except (RayError, RayServeException) as cause:
-            log.error("a replica has ended", exc_info=cause)
-            error = EngineDeadError(_GONE)
-            if not has_begun:
-                raise error from None
-            await send({"type": "http.response.body", "body": failure_event(error)})
-        finally:
-            response.cancel()
-
-
-def image_hash(body: bytes) -> str:
-    """What questions about one image have in common; "" for a body without one, which any replica takes."""
-    found = _DATA_URL.search(body)
-    return hashlib.blake2b(found[0], digest_size=16).hexdigest() if found else ""
 
 
 class _Families(Collector):
