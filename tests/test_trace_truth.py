@@ -8,7 +8,7 @@ import pytest
 
 from photon import selfcheck
 from photon.device.deferred import DeferredDevice
-from photon.measure import trace_truth
+from photon.measure import intervals, trace_truth
 from photon.model.weights import Model
 from photon.observe import Span
 
@@ -28,8 +28,8 @@ STEP = [
 
 
 def test_a_true_step_passes() -> None:
-    assert trace_truth.crossings(STEP, 0) == trace_truth.strays(STEP, 0) == 0
-    host_ns, gaps_ns = trace_truth.host_and_gaps(STEP, (90, 510))
+    assert intervals.crossings(STEP, 0) == intervals.strays(STEP, 0) == 0
+    host_ns, gaps_ns = intervals.host_and_gaps(STEP, (90, 510))
     assert (host_ns, gaps_ns) == (100 + 40 + 70, 10 + 10 + 180 + 10)
     assert host_ns + gaps_ns == 510 - 90
 
@@ -37,23 +37,23 @@ def test_a_true_step_passes() -> None:
 @pytest.mark.parametrize(("slack_ns", "count"), [(0, 1), (50, 0)])
 def test_a_span_that_crosses_another_is_found(slack_ns: int, count: int) -> None:
     spans = [*STEP, Span("compute", "sample", 360, 420, 1)]
-    assert trace_truth.crossings(spans, slack_ns) == count
+    assert intervals.crossings(spans, slack_ns) == count
 
 
 def test_tracks_do_not_cross_each_other() -> None:
-    assert trace_truth.crossings([*STEP, Span("copy", "h2d", 140, 160, 1)], 0) == 0
+    assert intervals.crossings([*STEP, Span("copy", "h2d", 140, 160, 1)], 0) == 0
 
 
 @pytest.mark.parametrize(("start_ns", "end_ns"), [(99, 120), (420, 501)])
 def test_a_device_span_outside_its_step_is_found(start_ns: int, end_ns: int) -> None:
     spans = [*STEP, Span("copy", "h2d", start_ns, end_ns, 1)]
-    assert trace_truth.strays(spans, 0) == 1
-    assert trace_truth.strays(spans, 1) == 0
+    assert intervals.strays(spans, 0) == 1
+    assert intervals.strays(spans, 1) == 0
 
 
 @pytest.mark.parametrize("bad", [host("commit", 490, 520), host("plan", 80, 95)])
 def test_host_spans_that_overlap_or_leave_the_run_break_the_sum(bad: Span) -> None:
-    host_ns, gaps_ns = trace_truth.host_and_gaps([*STEP, bad], (90, 520))
+    host_ns, gaps_ns = intervals.host_and_gaps([*STEP, bad], (90, 520))
     assert host_ns + gaps_ns != 520 - 90
 
 
@@ -73,8 +73,8 @@ def test_idle_time_inside_a_span_shows_as_a_difference() -> None:
 
 def test_what_two_lists_of_intervals_share() -> None:
     some, others = [(0, 10), (20, 30), (40, 50)], [(5, 25), (29, 41), (60, 70)]
-    assert trace_truth.shared_ns(some, others) == trace_truth.shared_ns(others, some) == 5 + 5 + 1 + 1
-    assert trace_truth.shared_ns([], others) == trace_truth.shared_ns(some, []) == 0
+    assert intervals.shared_ns(some, others) == intervals.shared_ns(others, some) == 5 + 5 + 1 + 1
+    assert intervals.shared_ns([], others) == intervals.shared_ns(some, []) == 0
 
 
 def test_kernels_that_ran_for_less_than_the_spans_say_show_as_a_difference() -> None:
@@ -87,6 +87,21 @@ def test_kernels_that_ran_for_less_than_the_spans_say_show_as_a_difference() -> 
     assert found["idle_us"] == {"forward": 0.1}
     assert "worker_percent" not in found
     assert not found["ok"]
+
+
+@pytest.mark.parametrize(("longer_ns", "is_true"), [(0, True), (2, True), (3, False), (-3, False)])
+def test_a_step_that_takes_the_device_longer_at_depth_1_is_not_believed(
+    longer_ns: int, is_true: bool
+) -> None:
+    found = {}
+    for depth, extra_ns in ((1, longer_ns), (2, 0)):
+        forward = Span("compute", "forward", 150, 400 + extra_ns, 1, kind="decode")
+        truth = trace_truth.Truth()
+        truth.add([STEP[0], forward, STEP[-1]], (90, 510), DeferredDevice())
+        found[f"depth_{depth}"] = truth.figures()
+    trace_truth.hold_against_depth_2(found)
+    assert found["depth_1"]["longer_percent"] == pytest.approx(100 * longer_ns / 250)
+    assert found["depth_1"]["ok"] is is_true
 
 
 @pytest.mark.parametrize("device", ["deferred", "cpu"])
