@@ -189,7 +189,7 @@ def build(engine: Engine, sources: Sources, lab: Lab) -> gr.Blocks:
             with gr.Tab("What-if") as tab:
                 what_if(tab)
             with gr.Tab("Traces"):
-                TracesTab(sources)
+                TracesTab(sources, ASSETS / "traces")
             with gr.Tab("About"):
                 about(engine, [*facts, ("cuda", cuda_note(engine))], limits(engine, MAX_UPLOAD, MAX_QUEUE))
         LiveTimeline(engine.device.name)
@@ -227,7 +227,7 @@ def what_if(tab: gr.Tab) -> None:
 
 
 def launch(demo: gr.Blocks, sources: Sources, api: Sequence[BaseRoute] = (), **where: Any) -> None:
-    """Start serving in the background, and for nobody but who asks this machine: no sharing."""
+    """Start serving in the background, on this machine alone: no sharing."""
     demo.launch(prevent_thread_lock=True, quiet=True, share=False, **options(sources, api), **where)
 
 
@@ -243,7 +243,7 @@ def options(sources: Sources, api: Sequence[BaseRoute]) -> dict[str, Any]:
         "theme": theme(),
         "css_paths": [STYLE_SHEET],
         "max_file_size": MAX_UPLOAD,
-        "allowed_paths": [str(ASSETS / "samples")],
+        "allowed_paths": [str(ASSETS / "samples"), str(ASSETS / "traces")],
         "footer_links": ["api", "settings"],
         "app_kwargs": {"routes": [*api, *routes(sources)]},
     }
@@ -259,7 +259,7 @@ class Page:
         self._recorder = Recorder(info=lambda: facts(self._engine))
         self.observers = [self._recorder]
 
-    def serve(self, engine: Engine, api: Sequence[BaseRoute]) -> FastAPI:
+    def asgi(self, engine: Engine, api: Sequence[BaseRoute]) -> FastAPI:
         """The app that has the routes for programs and the page; its lifespan ends what the page opened."""
         from fastapi import FastAPI
 

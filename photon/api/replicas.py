@@ -49,7 +49,7 @@ class Page(Protocol):
     def observers(self) -> Sequence[Observer]:
         """To be given to the engine."""
 
-    def serve(self, engine: Engine, api: Sequence[BaseRoute]) -> Starlette:
+    def asgi(self, engine: Engine, api: Sequence[BaseRoute]) -> Starlette:
         """The app that has the routes for programs and whatever else; its lifespan will be run."""
 
 
@@ -58,7 +58,7 @@ class Programs:
 
     observers = ()
 
-    def serve(self, engine: Engine, api: Sequence[BaseRoute]) -> Starlette:
+    def asgi(self, engine: Engine, api: Sequence[BaseRoute]) -> Starlette:
         """The routes are the app."""
         return Starlette(routes=api)
 
@@ -95,7 +95,7 @@ class Replica:
         observers, dtype = [self._meter, *shown.observers], choose_dtype("auto", opened)
         self._engine = Engine(load_model(model), opened, config, observers=observers, dtype=dtype)
         self._opened.enter_context(self._engine)
-        self._app = shown.serve(self._engine, routes(self._engine, self._meter, api))
+        self._app = shown.asgi(self._engine, routes(self._engine, self._meter, api))
         await self._opened.enter_async_context(self._app.router.lifespan_context(self._app))
 
     async def respond(self, scope: Scope, body: Message) -> AsyncIterator[Message]:
