@@ -96,8 +96,18 @@ def test_the_first_difference_names_request_token_and_steps() -> None:
     assert tokens.is_equal is False
     assert str(tokens) == (
         "Pair 1, request 4 of A and request 71 of B, differ at token 4: "
-        "A has token 129 from step 44 and B has token 9 from step 404."
+        "A has token 129 from step 44 and B has token 9 from step 404. The other 2 pairs are equal."
     )
+    assert tokens.is_error
+
+
+def test_in_16_bits_a_difference_is_explained_and_is_no_error() -> None:
+    other = changed(recorded(), lambda row: row._replace(token_id=9) if row.step_id == 44 else row)
+    rounded = Trace.of(other.spans, other.marks, other.window, rows=other.rows, info={"dtype": "bfloat16"})
+    tokens = compare_tokens(recorded(), rounded)
+    assert tokens.is_equal is False
+    assert not tokens.is_error
+    assert "In 16 bits that alone is no error" in str(tokens)
 
 
 def test_another_coordinate_is_a_difference_and_no_coordinate_is_none() -> None:

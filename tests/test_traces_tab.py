@@ -17,6 +17,8 @@ import pytest
 from traces import BASE, recorded
 
 from tracing.files import load, save
+from tracing.metrics import bubble_percent
+from tracing.predict import step_times
 from tracing.recorder import Recorder
 from tracing.trace import Trace
 
@@ -32,6 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = "--no-sandbox --disable-quic --no-first-run --disable-background-networking --disable-sync"
+RECORDED = Path(__file__).parents[1] / "assets" / "traces"
 HOSTILE = "<script>window.ran=1</script>${window.ran=1}{{window.ran=1}}"
 
 
@@ -94,6 +97,19 @@ def test_a_bad_file_is_answered_and_the_other_stays(tab: TracesTab, run: str, tm
     assert page["held"] == (held[0], None)
 
 
+def test_the_pair_that_comes_with_the_page_is_one_cards_at_both_depths_and_says_what_it_ran() -> None:
+    a, b = (load(path) for path in sorted(RECORDED.iterdir()))
+    assert (a.info["depth"], b.info["depth"]) == ("1", "2")
+    for trace in (a, b):
+        assert trace.info["device"] == "cuda:0 NVIDIA H200"
+        assert trace.info["model"] == "random weights in Moondream 2's shapes"
+    bubbles, device = zip(
+        *((bubble_percent(trace), step_times(trace).device_ms) for trace in (a, b)), strict=True
+    )
+    assert bubbles[1] < bubbles[0] / 5
+    assert device[0] == pytest.approx(device[1], rel=0.01)  # a step's work is the same, so the spans are true
+
+
 def test_a_file_without_steps_can_be_opened(tab: TracesTab, tmp_path: Path) -> None:
     save(Trace.of(), tmp_path / "nothing.json")
     assert "no steps" in shown(tab, str(tmp_path / "nothing.json"), None)["traces_a"]
@@ -125,11 +141,12 @@ def page() -> Iterator[Any]:
         recorder.on_mark(mark)
     sources = Sources(recorder)
     with gr.Blocks(analytics_enabled=False) as demo:
-        TracesTab(sources)
+        TracesTab(sources, RECORDED)
         LiveTimeline("cpu")
     where = {
         "server_name": "127.0.0.1",
         "app_kwargs": {"routes": routes(sources)},
+        "allowed_paths": [str(RECORDED)],
         "prevent_thread_lock": True,
     }
     _, address, _ = demo.launch(quiet=True, ssr_mode=False, run_history=False, **where)
@@ -157,6 +174,15 @@ def download(page: Any, kind: str, to: Path) -> Path:
         page.click(f"#traces_save a[data-format={kind}]")
     arriving.value.save_as(to / arriving.value.suggested_filename)
     return to / arriving.value.suggested_filename
+
+
+@pytest.mark.browser
+def test_the_recorded_pair_opens_at_a_click(page: Any) -> None:
+    page.click("#traces_recorded")
+    page.locator("#traces_b button", has_text="Show in the timeline").click()
+    page.wait_for_function("photonTimeline.title === 'h200_depth_2.json.gz' && photonTimeline.spans > 0")
+    assert "A: h200_depth_1.json.gz → B: h200_depth_2.json.gz" in page.inner_text("#traces_difference")
+    assert "NVIDIA H200" in page.inner_text("#traces_a")
 
 
 @pytest.mark.browser

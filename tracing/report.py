@@ -82,6 +82,12 @@ class Difference(NamedTuple):
         return f"Pair {self.pair}, {requests}, differ at token {self.place}: {' and '.join(said)}."
 
 
+_ROUNDED = (
+    " In 16 bits that alone is no error: of tokens that are almost equally likely, rounding takes one, and "
+    "it depends on who shares the step and on what comes from the cache."
+)
+
+
 @dataclass(frozen=True)
 class Tokens:
     """Requests paired by order of arrival; `num_tokens` were found equal."""
@@ -90,18 +96,27 @@ class Tokens:
     num_tokens: int
     num_unpaired: int
     differences: tuple[Difference, ...]
+    is_rounded: bool = False
+    """The arithmetic was of 16 bits."""
 
     @property
     def is_equal(self) -> bool | None:
         """None: there was no token to compare."""
         return False if self.differences else True if self.num_tokens else None
 
+    @property
+    def is_error(self) -> bool:
+        """They differ, and no rounding explains it."""
+        return bool(self.differences) and not self.is_rounded
+
     def __str__(self) -> str:
         verb = "request has" if self.num_unpaired == 1 else "requests have"
         alone = f" {self.num_unpaired} {verb} no counterpart." if self.num_unpaired else ""
         if self.differences:
-            more = len(self.differences) - 1
-            return f"{self.differences[0]}{f' {more} more pairs differ.' if more else ''}{alone}"
+            more, equal = len(self.differences) - 1, self.num_pairs - len(self.differences)
+            others = f" {more} more pairs differ, {equal} are equal." if more else ""
+            others = others or (f" The other {equal} pairs are equal." if equal > 1 else "")
+            return f"{self.differences[0]}{others}{alone}{_ROUNDED if self.is_rounded else ''}"
         if not self.num_tokens:
             return f"There are no tokens to compare.{alone}"
         return f"All {self.num_tokens} tokens of {self.num_pairs} pairs of requests are equal.{alone}"
@@ -191,7 +206,8 @@ def compare_tokens(a: Trace, b: Trace) -> Tokens:
         if any(sides) and all(is_over):
             differences.append(Difference(k, one.request_id, other.request_id, same, *sides))
     pairs = min(len(left), len(right))
-    return Tokens(pairs, num_tokens, max(len(left), len(right)) - pairs, tuple(differences))
+    is_rounded = any("16" in trace.info.get("dtype", "") for trace in (a, b))
+    return Tokens(pairs, num_tokens, max(len(left), len(right)) - pairs, tuple(differences), is_rounded)
 
 
 class _Answer(NamedTuple):

@@ -81,9 +81,8 @@ def failure(sentence: str) -> str:
 
 def verdict(a: Side, b: Side, report: Report, gains: Sequence[float]) -> tuple[str, str]:
     """(sentence, better | worse | equal | differs): how much faster B is, and whether it answers the same."""
-    same = {True: " and gives the same tokens", False: " but gives other tokens", None: ""}[
-        report.tokens.is_equal
-    ]
+    others = " but gives other tokens" if report.tokens.is_error else "; some tokens are rounded otherwise"
+    same = {True: " and gives the same tokens", False: others, None: ""}[report.tokens.is_equal]
     gain = measured_gain(a.trace, b.trace)
     if gain is None:
         return "There is nothing to time in one of the two.", "equal"
@@ -95,7 +94,7 @@ def verdict(a: Side, b: Side, report: Report, gains: Sequence[float]) -> tuple[s
     else:
         words = f"B is {abs(gain):.1f} % {'faster' if gain > 0 else 'slower'} than A"
         state = "better" if gain > 0 else "worse"
-    return f"{words}{same}.", "differs" if report.tokens.is_equal is False else state
+    return f"{words}{same}.", "differs" if report.tokens.is_error else state
 
 
 def _figures(a: Side, b: Side, report: Report) -> str:

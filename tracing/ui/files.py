@@ -1,7 +1,7 @@
 """TracesTab: save what was recorded, open what was saved, see what changed between two files.
 
     with gr.Tab("Traces"):
-        TracesTab(sources)
+        TracesTab(sources, Path("assets/traces"))
 
 Saving is a link to the export route, made when it is clicked. An opened file goes into `sources`, so that
 the docked timeline can show it; a session keeps ids only. A bad file is answered by its one sentence, and
@@ -26,6 +26,7 @@ from tracing.ui.show import SHOW_JS
 from tracing.ui.sources import Sources
 
 Updates = dict[Any, Any]
+_PAIR = "Or open two that come with the page: the same requests on a GPU, blocking and pipelined"
 # The link is completed when it is used: the timeline may have moved since the page was made.
 _SAVE_JS = """
 element.addEventListener('click', (event) => {
@@ -54,8 +55,8 @@ class Held(NamedTuple):
 class TracesTab:
     """Components and events of the tab. Holds no data of any session."""
 
-    def __init__(self, sources: Sources) -> None:
-        """Build inside the current Blocks context."""
+    def __init__(self, sources: Sources, recorded: Path | None = None) -> None:
+        """Build inside the current Blocks context. recorded: a folder of two traces that Gradio may serve."""
         self._sources = sources
         gr.HTML(SAVE, js_on_load=_SAVE_JS, apply_default_css=False, elem_id="traces_save")
         held = gr.State((None, None))
@@ -66,6 +67,7 @@ class TracesTab:
                 gr.File(label=label, elem_id=elem_id, height=110)
                 for label, elem_id in zip(labels, ids, strict=True)
             ]
+        pair = gr.Button(_PAIR, size="sm", elem_id="traces_recorded", visible=recorded is not None)
         self._difference = gr.HTML("", apply_default_css=False, elem_id="traces_difference")
         self._histograms = plot("traces_histograms")
         shown = [
@@ -76,6 +78,8 @@ class TracesTab:
         events = [event for file in files for event in (file.upload, file.clear)]
         outputs = [held, self._difference, self._histograms, *shown]
         gr.on(events, self.show, [held, *files], outputs, **EVENT)
+        paths = [str(path) for path in sorted(recorded.glob("*.json.gz"))] if recorded else [None, None]
+        pair.click(lambda: paths, None, files, **EVENT).then(self.show, [held, *files], outputs, **EVENT)
 
     async def show(self, held: tuple[Held | None, ...], *paths: str | None) -> Updates:
         """Open what was uploaded since; show each file, and the difference when there are two."""

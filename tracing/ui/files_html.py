@@ -57,7 +57,7 @@ def opened(trace: Trace, title: str, source: str) -> str:
 
 def difference(report: Report, titles: Sequence[str]) -> str:
     """What changed from the first file to the second."""
-    state = {True: "better", False: "differs", None: "equal"}[report.tokens.is_equal]
+    state = "differs" if report.tokens.is_error else "better" if report.tokens.is_equal else "equal"
     names = " → ".join(map(escape, titles))
     return (
         f'<section class="cmp" data-state="{state}"><p class="cmp-headline">{names}</p>'
