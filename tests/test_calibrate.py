@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from test_simulated import Records
@@ -14,11 +15,14 @@ from photon import calibrate
 from photon.calibrate import fit
 from photon.device.cost import CostModel, preset
 from photon.errors import InvalidRequestError
+from photon.measure.rounds import measure
 from photon.observe import Span
 from photon.simulation import Scenario, compare, simulate
 from tracing.chrome import from_chrome, to_chrome
+from tracing.files import load
 from tracing.recorder import Recorder
 
+ROOT = Path(__file__).resolve().parents[1]
 B200 = preset("b200")
 
 
@@ -72,6 +76,16 @@ def test_a_saved_trace_fits_as_the_live_one_does() -> None:
     simulate(Scenario(B200, 8, 60), 1, [recorder])
     trace = from_chrome(json.loads(json.dumps(to_chrome(recorder.snapshot()))))
     assert fit(trace.spans, "gpu") == fit(spans_of(B200), "gpu")
+
+
+def test_what_a_cards_blocking_trace_predicts_is_what_its_pipelined_trace_shows() -> None:
+    """Both were recorded on one H200 under the same requests."""
+    blocking, pipelined = (load(path) for path in sorted((ROOT / "assets" / "traces").iterdir()))
+    fitted = fit(blocking.spans, "cuda:0")
+    found = compare(Scenario(fitted.cost, fitted.rows, tokens=40, answers=1)).pipelined.period_ms
+    shown = measure([span for span in pipelined.spans if span.kind == "decode"], fitted.rows)["period_ms"]
+    assert found == pytest.approx(shown, rel=0.02)
+    assert fitted.period_ms / shown > 1.15
 
 
 def test_a_pipelined_trace_is_refused() -> None:
