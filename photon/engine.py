@@ -212,13 +212,15 @@ class Engine(Client):
 
     def submit_all(self, requests: Items[Request]) -> list[Handle]:
         """As `submit`, for several that arrive at once: they are batched alike each time. All or none."""
-        arrival_ns, num_ahead = self.device.now_ns(), len(self._roster.waiting) + self._worker.num_pending
-        if num_ahead + len(requests) > self.config.max_waiting:
-            raise QueueFullError(f"{self.config.max_waiting} requests are waiting; try again later.")
+        arrival_ns, most = self.device.now_ns(), self.config.max_waiting
+        if (num_ahead := self._roster.num_ahead) + len(requests) > most:
+            remedy = "try again later" if len(requests) <= most else "submit fewer at once"
+            raise QueueFullError(f"{num_ahead} requests are waiting, and only {most} may; {remedy}.")
         sequences = [self._admission.prepare(request) for request in requests]
         handles = [Handle(s, arrival_ns, self.device.now_ns(), partial(self._cancel, s)) for s in sequences]
-        self._worker.post(lambda: self._roster.accept(sequences, handles))
-        return handles
+        with self._roster.arrival(sequences):
+            self._worker.post(lambda: self._roster.accept(sequences, handles))
+        return list(handles)  # the caller's own: the engine reads its list at the next tick
 
     def _cancel(self, sequence: Sequence) -> None:
         with contextlib.suppress(EngineDeadError):

@@ -5,15 +5,16 @@
                  +----- preempt -----+
 
 `finish` delivers the result at once. What the sequence holds goes back in `release_if_drained`, when no
-step in flight holds it any more; in between it is a zombie. Engine's thread only.
+step in flight holds it any more; in between it is a zombie. Engine's thread only, but for arrivals.
 
 Invariants: I9 a finished sequence is never finished, fed or streamed again. I10 see `residency.py`.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
 from typing import Any
 
@@ -45,6 +46,7 @@ class Roster:
         self.waiting: OrderedDict[Sequence, None] = OrderedDict()  # any of them leaves without a search
         self.running: list[Sequence] = []
         self.zombies: set[Sequence] = set()
+        self._arriving: set[Sequence] = set()  # submitted, on their way to the engine's thread
         self.num_tokens = self.num_prefix_hits = 0
         self._handles: dict[int, Handle] = {}
         self._residency = residency
@@ -67,7 +69,24 @@ class Roster:
 
     # Beginnings ------------------------------------------------------------------------------------
 
+    @property
+    def num_ahead(self) -> int:
+        """Requests that wait for admission, or will from the next tick on. From any thread."""
+        return len(self.waiting) + len(self._arriving)
+
+    @contextlib.contextmanager
+    def arrival(self, sequences: Items[Sequence]) -> Iterator[None]:
+        """These are to be accepted by what the block posts; if that fails, they never were. Any thread."""
+        self._arriving.update(sequences)
+        try:
+            yield
+        except BaseException:
+            self._arriving.difference_update(sequences)
+            raise
+
     def accept(self, sequences: Items[Sequence], handles: Items[Handle]) -> None:
+        """All that were submitted together."""
+        self._arriving.difference_update(sequences)
         for sequence, handle in zip(sequences, handles, strict=True):
             self._handles[sequence.request_id] = handle
             self.waiting[sequence] = None

@@ -34,7 +34,7 @@ from engines import (
 from photon import Engine, Handle, Request, open_device
 from photon.device.base import Work
 from photon.device.deferred import DeferredDevice
-from photon.errors import EngineDeadError, InvalidRequestError, RequestFailedError
+from photon.errors import EngineDeadError, InvalidRequestError, QueueFullError, RequestFailedError
 from photon.model.config import TokenizerConfig
 from photon.sequence import SamplingParams
 from photon.skills.base import Mask, Skill, TextEncoder, Token
@@ -167,7 +167,8 @@ def test_the_first_failure_is_the_one_reported() -> None:
 @pytest.mark.parametrize("countdown", [1, 3])
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize(
-    "fault", ["upload", "vision", "prefill", "decode", "upload_masks", "sample", "fetch", "load_adapter"]
+    "fault",
+    ["upload", "vision", "project", "prefill", "decode", "upload_masks", "sample", "fetch", "load_adapter"],
 )
 def test_a_launch_or_sample_that_fails_ends_the_requests_of_its_step(
     fault: str, depth: int, countdown: int
@@ -408,6 +409,30 @@ def test_more_waiting_requests_than_allowed_are_refused() -> None:
         handles.append(engine.submit(requests()[0]))  # one has left the line
         finish(engine)
         assert [outcome(handle) for handle in handles] == [oracle(0)] * 4
+
+
+def test_who_has_arrived_since_the_last_tick_waits_like_everybody_else() -> None:
+    """However many came at once: the worker has one command for all of them. The list is the caller's own."""
+    with build(small(max_waiting=3)) as engine:
+        handles = engine.submit_all(requests()[:2])
+        with pytest.raises(QueueFullError, match="2 requests are waiting, and only 3 may; try again later"):
+            engine.submit_all(requests()[2:4])
+        handles += engine.submit_all(requests()[2:3])
+        finish(engine)
+        assert [outcome(handle) for handle in handles] == [oracle(index) for index in range(3)]
+
+
+def test_more_at_once_than_may_ever_wait_are_told_so() -> None:
+    with build(small(max_waiting=3)) as engine, pytest.raises(QueueFullError, match="submit fewer at once"):
+        engine.submit_all(requests()[:4])
+
+
+def test_what_a_dead_engine_refuses_waits_nowhere() -> None:
+    engine = build(small(max_waiting=2))
+    engine.close()
+    for _ in range(4):
+        with pytest.raises(EngineDeadError):
+            engine.submit(requests()[0])
 
 
 @pytest.mark.parametrize("bad", [requests()[0], query(max_tokens=-1)])

@@ -210,7 +210,7 @@ def test_a_cancelled_request_leaves_its_prefix_only_if_its_prefill_was_committed
         assert cached == (PREFIX if was_launched else 0)
 
 
-@pytest.mark.parametrize("fault", ["upload", "vision", "prefill", "sample", "fetch"])
+@pytest.mark.parametrize("fault", ["upload", "vision", "project", "prefill", "sample", "fetch"])
 def test_a_step_that_failed_leaves_no_prefix(fault: str) -> None:
     with build(device=FlakyDevice(fault, 1)) as engine:
         start = counters(engine)
