@@ -89,6 +89,19 @@ def test_kernels_that_ran_for_less_than_the_spans_say_show_as_a_difference() -> 
     assert not found["ok"]
 
 
+def test_a_profiler_that_saw_no_kernel_is_no_witness() -> None:
+    """As where the driver keeps its counters from the process."""
+    truth = trace_truth.Truth()
+    truth.add([span._replace(kind="decode") for span in STEP], (90, 510), DeferredDevice(), [])
+    assert truth.figures()["witness_percent"] == 0
+    assert not truth.figures()["ok"]
+
+
+def test_a_run_without_decode_steps_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert selfcheck.main(["--trace-truth", "--device", "deferred", "--tokens", "1"]) == 2
+    assert "2 tokens" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("longer_ns", "is_true"), [(0, True), (2, True), (3, False), (-3, False)])
 def test_a_step_that_takes_the_device_longer_at_depth_1_is_not_believed(
     longer_ns: int, is_true: bool

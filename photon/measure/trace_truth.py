@@ -33,6 +33,7 @@ from photon.device.base import Device, Event
 from photon.device.cpu import CpuDevice
 from photon.device.kernel_clock import watch_kernels
 from photon.engine import Engine
+from photon.errors import InvalidRequestError
 from photon.measure.intervals import Interval, crossings, host_and_gaps, shared_ns, strays, union
 from photon.measure.rounds import DEPTHS, play
 from photon.model.weights import load_model
@@ -93,8 +94,10 @@ class Truth:
     idle_us: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """By name, what of each span no kernel ran in."""
 
-    def add(self, spans: list[Span], wall: Interval, device: Device, kernels: Items[Interval] = ()) -> None:
-        """One round. kernels: when some ran, if a profiler was watching."""
+    def add(
+        self, spans: list[Span], wall: Interval, device: Device, kernels: Items[Interval] | None = None
+    ) -> None:
+        """One round. kernels: when some ran, if a profiler was watching; none at all is no witness."""
         slack_ns = device.clock_uncertainty_ns
         self.num_spans += len(spans)
         self.crossings += crossings(spans, slack_ns)
@@ -104,7 +107,7 @@ class Truth:
         self.wall_ns += wall[1] - wall[0]
         if isinstance(device, MeteredCpuDevice):
             self._add_busy(spans, device.cpu_at)
-        elif kernels:
+        elif kernels is not None:
             self._add_kernels(spans, kernels)
         else:
             self._add_steps(spans)
@@ -165,7 +168,12 @@ class Truth:
 
 
 def check(device_name: str, *, num_tokens: int, num_rounds: int, model: Path) -> dict[str, Any]:
-    """Run the workload and return everything found, as plain JSON values; "ok" is the verdict."""
+    """Run the workload and return everything found, as plain JSON values; "ok" is the verdict.
+
+    Raises InvalidRequestError for answers of one token, which no step decodes.
+    """
+    if num_tokens < 2:
+        raise InvalidRequestError("No step decodes; ask for at least 2 tokens a row.")
     listener = Spans()
     device: Device = MeteredCpuDevice() if device_name == "cpu" else open_device(device_name)
     load = [os.getloadavg()[0]]
