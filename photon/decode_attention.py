@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 TOLERANCE = 0.05
 """How far the two may be apart in a trial, with values of deviation 1: more than bfloat16 rounds away."""
+TRIAL_POSITIONS = 200
+"""Of the later row in a trial: some splits of the kernel, the last one in part."""
 
 
 class DecodeAttention(Protocol):
@@ -112,10 +114,11 @@ def _apart(ways: tuple[DecodeAttention, ...], cache: PagedKVCache, turns: Tensor
     shape = cache.layers[0].shape  # (pages, page_size, 2, H, K)
     generator = torch.Generator(turns.device).manual_seed(0)
     random = partial(torch.randn, generator=generator, dtype=cache.layers[0].dtype, device=turns.device)
-    pages = random(5, *shape[1:])
+    length = min(TRIAL_POSITIONS, len(turns))
+    table = 1 + torch.arange(2 * -(-length // cache.page_size)).view(2, -1)
+    pages = random(1 + table.numel(), *shape[1:])
     heads = split_heads(random(2, 1, 3 * shape[-2] * shape[-1]), shape[-2])
-    last = min(2 * cache.page_size, len(turns)) - 1
-    table, position = torch.tensor([[1, 2], [3, 4]]), torch.tensor([0, last])
+    position = torch.tensor([0, length - 1])
     found = []
     for way in ways:
         layer = pages.clone()

@@ -66,6 +66,14 @@ def test_a_way_that_computes_something_else_is_not_taken(
     assert "its results are" in caplog.text
 
 
+def test_what_goes_wrong_far_behind_the_first_pages_is_not_taken() -> None:
+    """The kernel's splits are some pages each: a trial within one would not put them together."""
+    turns = rotary_table(4, 200)
+    wrong = torch.cat((turns[:64], turns[64:].flip(0)))
+    gather, other = GatherAttention(cache(), turns), GatherAttention(cache(), wrong)
+    assert proven(lambda: other, gather, cache(), turns) is gather
+
+
 def test_on_a_cpu_it_is_the_gather_way_and_the_runner_says_so(turns: Tensor) -> None:
     assert choose_attention(cache(), turns).name == "gather"
     with build() as engine:
