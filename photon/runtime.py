@@ -177,7 +177,6 @@ class Runtime:
         text, num_crops = self.model.config.text, self.model.config.vision.max_crops
         num_tokens = max(1, min(self.config.prefill_token_budget, text.max_context) - text.prefix_attn)
         works = [
-            Work("vision", (0, 1 + num_crops)),
             Work("project", (0, ((1, num_crops),))),
             Work("prefill", (0, 1, num_tokens, True, False)),
             Work("sample", (0, self.config.max_batch_size, False, True)),
