@@ -50,7 +50,7 @@ class Buckets:
         return self.pages(-(-(self._model.text.prefix_attn + length) // self._config.page_size))
 
     def works(self, slot: int) -> Iterator[Work]:
-        """All that is recorded for a slot: what steps without adapters run on the compute stream."""
+        """All that is recorded for a slot: what most steps without adapters run on the compute stream."""
         most = range(1, self._config.max_batch_size + 1)
         rows = sorted({self.rows(count) for count in most})
         pages = sorted({self.pages(count) for count in range(1, self._most_pages + 1)})
@@ -71,10 +71,11 @@ class Buckets:
             yield Work("prefill_cached", (slot, rows, length, pages, False))
 
     def _prompts(self) -> list[int]:
-        """The padded prompts that a context has room for, behind an image."""
+        """Padded prompts: those for which a context has room behind an image, and the prompt block in all rows."""
         room = self._model.text.max_context - self._model.text.prefix_attn
         sizes = [MIN_PROMPT << i for i in range((MAX_PROMPT // MIN_PROMPT).bit_length())]
-        return [size for size in sizes if size <= room and 2 * size <= self._model.text.max_context]
+        most = min(room, self._model.text.max_context // max(PREFILL_ROWS))
+        return [size for size in sizes if size <= most]
 
 
 def _power_of_two(count: int) -> int:

@@ -133,7 +133,7 @@ def _cost(
         return max(0.0, statistics.fmean(length_ns(a, b) for a, b in pairs) / 1e6)
 
     launch = mean(lambda a, b: a["host", "launch"].end_ns - a["host", "launch"].start_ns)
-    # A card idles between the upload and the forward until the host has launched that: as before the upload.
+    # A card that has run the upload idles until the host has launched the forward: the host's time, no work.
     late = mean(lambda a, b: a["compute", "forward"].start_ns - a["compute", "h2d"].end_ns)
     to_device = late + mean(lambda a, b: a["compute", "h2d"].start_ns - a["host", "launch"].start_ns)
     to_sampled = mean(lambda a, b: a["host", "sample"].end_ns - a["host", "launch"].start_ns)
