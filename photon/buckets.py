@@ -71,7 +71,7 @@ class Buckets:
             yield Work("prefill_cached", (slot, rows, length, pages, False))
 
     def _prompts(self) -> list[int]:
-        """Padded prompts: those for which a context has room behind an image, and the prompt block in all rows."""
+        """Padded prompts: a context has room for one behind an image, and the prompt block for all rows."""
         room = self._model.text.max_context - self._model.text.prefix_attn
         sizes = [MIN_PROMPT << i for i in range((MAX_PROMPT // MIN_PROMPT).bit_length())]
         most = min(room, self._model.text.max_context // max(PREFILL_ROWS))
