@@ -128,6 +128,7 @@ def tables(engine: Engine) -> dict[str, int]:
             "batch rows": engine._residency.capacity().rows,
             "handles": len(roster),
             "inbox": engine._worker.num_pending,
+            "ahead": roster.num_ahead,
         }
 
     return engine._worker.call(look)

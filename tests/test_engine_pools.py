@@ -292,6 +292,7 @@ def tables(engine: Engine) -> dict[str, int]:
         "holders": len(engine._residency.lora._holders),
         "zombies": len(roster.zombies),
         "inbox": engine._worker.num_pending,
+        "ahead": roster.num_ahead,
     }
 
 
