@@ -6,6 +6,8 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -63,6 +65,17 @@ def test_pages_are_sized_from_what_the_model_leaves(dtype: str, item: int) -> No
     assert page_bytes == 2 * 2 * 32 * item * 16  # layers, keys and values, width, item, positions
     left = (PER_REQUEST + 2) * page_bytes
     assert pages(free_for(weights_bytes(item) + WORK + left), dtype) == PER_REQUEST + 2
+
+
+def test_a_card_keeps_more_for_its_graphs() -> None:
+    """Of Moondream 2 in bfloat16: half of the weights instead of a fifth."""
+    model: Any = SimpleNamespace(config=ModelConfig(), checkpoint=SimpleNamespace(num_parameters=2 * 10**9))
+    free_bytes, config = 8 * 10**9, EngineConfig()
+    found = [
+        pool_pages(model, SmallDevice(free_bytes, name), config, "bfloat16") for name in ("cpu", "cuda:0")
+    ]
+    page_bytes = kv_page_bytes(model.config.text, config.page_size, "bfloat16")
+    assert found == [int(free_bytes * 0.9 - 4e9 - share * 4e9) // page_bytes for share in (0.2, 0.5)]
 
 
 def test_an_engine_takes_its_weights_and_its_pages() -> None:
