@@ -20,6 +20,6 @@ def test_the_second_question_is_answered_from_the_cache_with_the_same_tokens(
     assert result["tokens_equal"]
     assert result["cached_tokens"] == golden_model.config.text.prefix_attn
     assert result["crops"] > 1
-    assert text[2].startswith("first")
-    assert text[3].startswith("second")
+    assert text[3].startswith("first")
+    assert text[4].startswith("second")
     assert status == (0 if result["ok"] else 1)

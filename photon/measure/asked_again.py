@@ -22,6 +22,7 @@ from photon.config import EngineConfig
 from photon.device import open_device
 from photon.engine import Engine
 from photon.handle import RequestMetrics
+from photon.memory import choose_dtype
 from photon.model.weights import load_model
 from photon.sequence import Request
 
@@ -54,7 +55,8 @@ def check(device_name: str, *, num_tokens: int, num_rounds: int, model: Path) ->
     is_threaded = device.name != "deferred"
     rounds: list[tuple[RequestMetrics, RequestMetrics]] = []
     is_equal, load = True, [os.getloadavg()[0]]
-    with Engine(load_model(model), device, EngineConfig(), threaded=is_threaded) as engine:
+    dtype = choose_dtype("auto", device)
+    with Engine(load_model(model), device, EngineConfig(), dtype=dtype, threaded=is_threaded) as engine:
         num_crops = len(engine.encode_image(draw(0)).pixels)
         for seed in range(num_rounds + 1):
             asked = [
@@ -70,6 +72,7 @@ def check(device_name: str, *, num_tokens: int, num_rounds: int, model: Path) ->
     return {
         "device": device.name,
         "model": engine.model.config.name,
+        "dtype": dtype,
         "crops": num_crops,
         "load": load,
         "first": figures([first for first, _ in rounds]),
@@ -94,8 +97,8 @@ def show(result: dict[str, Any]) -> str:
     """The figures for people."""
     load = " to ".join(f"{value:.2f}" for value in result["load"])
     lines = [
-        f"{result['model']} on {result['device']}, {SIZE[0]} x {SIZE[1]} px in {result['crops']} crops; "
-        f"load {load}",
+        f"{result['model']} on {result['device']}, {result['dtype']}; load {load}",
+        f"{SIZE[0]} x {SIZE[1]} px in {result['crops']} crops",
         "question   TTFT ms (low..high)   preprocess ms  prefill ms",
     ]
     for name in ("first", "second"):

@@ -20,6 +20,7 @@ from photon.device import open_device
 from photon.engine import Engine
 from photon.errors import InvalidRequestError
 from photon.measure.rounds import play
+from photon.memory import choose_dtype
 from photon.model.weights import load_model
 from photon.observe import Observer
 
@@ -62,7 +63,8 @@ def check(
     config = EngineConfig(max_batch_size=ROWS, max_cached_images=0)
     rates: dict[bool, list[float]] = {True: [], False: []}
     load = [os.getloadavg()[0]]
-    with ListenedEngine(load_model(model), device, config, threaded=is_threaded) as engine:
+    dtype = choose_dtype("auto", device)
+    with ListenedEngine(load_model(model), device, config, dtype=dtype, threaded=is_threaded) as engine:
         play(engine, ROWS, num_tokens, is_threaded=is_threaded)  # warm-up
         for round_number in range(num_rounds):
             for is_on in (True, False) if round_number % 2 == 0 else (False, True):
@@ -77,6 +79,7 @@ def check(
     return {
         "device": device.name,
         "observer": observer_name,
+        "dtype": dtype,
         "rows": ROWS,
         "load": load,
         "tokens_per_s": {
@@ -96,7 +99,7 @@ def show(result: dict[str, Any]) -> str:
     low, high = result["lost_quartiles"]
     rates = result["tokens_per_s"]
     return (
-        f"{result['observer']} on {result['device']}, {result['rows']} rows; load {load}\n"
+        f"{result['observer']} on {result['device']}, {result['dtype']}, {result['rows']} rows; load {load}\n"
         f"tokens/s with it {rates['on']:.0f}, without {rates['off']:.0f}\n"
         f"throughput lost {result['lost_percent']:+.2f} % (quartiles {low:+.2f}..{high:+.2f}), "
         f"at most {MAX_PERCENT:g} % allowed: {'ok' if result['ok'] else 'NO'}"

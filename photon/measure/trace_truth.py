@@ -36,6 +36,7 @@ from photon.engine import Engine
 from photon.errors import InvalidRequestError
 from photon.measure.intervals import Interval, crossings, host_and_gaps, shared_ns, strays, union
 from photon.measure.rounds import DEPTHS, play
+from photon.memory import choose_dtype
 from photon.model.weights import load_model
 from photon.observe import Mark, Span, StepRecord
 
@@ -179,7 +180,8 @@ def check(device_name: str, *, num_tokens: int, num_rounds: int, model: Path) ->
     load = [os.getloadavg()[0]]
     batches: dict[str, Any] = {}
     config = EngineConfig(max_batch_size=max(ROWS), max_cached_images=0)
-    with Engine(load_model(model), device, config, observers=[listener], threaded=False) as engine:
+    options: Any = {"dtype": choose_dtype("auto", device), "threaded": False}
+    with Engine(load_model(model), device, config, observers=[listener], **options) as engine:
         for rows in ROWS:
             play(engine, rows, num_tokens, is_threaded=False)  # warm-up
             truths = {depth: Truth() for depth in DEPTHS}
@@ -198,6 +200,7 @@ def check(device_name: str, *, num_tokens: int, num_rounds: int, model: Path) ->
         return {
             "device": device.name,
             "model": engine.model.config.name,
+            "dtype": engine.dtype,
             "load": load,
             "clock_uncertainty_ns": device.clock_uncertainty_ns,
             "clock_clamped": device.clock_clamped,
@@ -233,7 +236,7 @@ def show(result: dict[str, Any]) -> str:
     """The findings as a table for people."""
     load = " to ".join(f"{value:.2f}" for value in result["load"])
     lines = [
-        f"{result['model']} on {result['device']}; load {load}; "
+        f"{result['model']} on {result['device']}, {result['dtype']}; load {load}; "
         f"clock +-{result['clock_uncertainty_ns']} ns, {result['clock_clamped']} times clamped",
         "rows depth   spans crossing astray  host + gaps - wall  busy by spans  by witness  points (range)",
     ]
