@@ -147,7 +147,8 @@ def serve(flags: argparse.Namespace, engine: Engine, recorder: Recorder, api: li
         print(f"app.py: {error}", file=sys.stderr)
         return 2
     print(banner(engine, flags, port), flush=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a script's background job begins without the first
+        signal.signal(number, signal.default_int_handler)
     with contextlib.closing(lab):
         demo.block_thread()
     return 0

@@ -181,7 +181,7 @@ def test_a_killed_replica_is_told_to_its_people_and_the_rest_carry_on(cluster: C
 
 def test_interrupted_it_leaves_no_process_behind(cluster: Cluster) -> None:
     cluster.process.send_signal(signal.SIGINT)
-    assert cluster.process.wait(150) == 0, cluster.log.read_text()
+    assert cluster.process.wait(60) == 0, cluster.log.read_text()
     wait_until(lambda: not cluster.processes(), 30)
 
 

@@ -125,7 +125,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(f"--{flag} is {problem['input']!r}: {problem['msg'].lower()}.")
     except (PhotonError, OSError) as error:
         return _refuse(str(error))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a script's background job begins without the first
+        signal.signal(number, signal.default_int_handler)
     try:
         start(given, flags)
         serve.run(app, name=NAME)
