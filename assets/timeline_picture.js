@@ -8,6 +8,7 @@
   const parts = window.photonTimelineParts, { Lane } = parts;
   const CELL_PX = 3, LABEL_PX = 6.4;
   const BUCKETS = [0.34, 0.66, 1]; // opacity of a cell that is < 50 %, < 85 %, more than 85 % full
+  const FAINT = 0.1;
   const SLOTS = [["#2069b8", "#4792e6"], ["#c2571a", "#f0894a"]];
   const REQUESTS = [["#2f6fc4", "#5b9bf0"], ["#d0661f", "#f0914f"], ["#2c9a6a", "#4cc791"], ["#a14cb8", "#c583da"], ["#b08a00", "#dcb842"],
     ["#c33f6b", "#ee7aa0"], ["#1f97a8", "#4fc6d6"], ["#6a62d0", "#9a93f2"], ["#6f8f1f", "#a6c653"], ["#8d6048", "#c39a82"]];
@@ -157,7 +158,8 @@
         this.paths.add(red, 0.85, lane.start[i], lane.end[i], row.top, row.bottom);
         this.label(parts.length(lane.end[i] - lane.start[i]), lane.start[i], lane.end[i], (row.top + row.bottom) / 2, "light");
       }, (start, end, first, last, busy) => {
-        this.paths.add(red, 0.85 * bucket(busy / (end - start)), start, end, row.top, row.bottom);
+        const share = busy / (end - start); // a card's hand-overs, 2 us a step, are hardly any idle time
+        this.paths.add(red, 0.85 * (share < 0.05 ? FAINT : bucket(share)), start, end, row.top, row.bottom);
       });
     }
 
