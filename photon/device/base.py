@@ -21,14 +21,12 @@ behind the work that writes it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from photon.device.waits import HostWaits
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """One call of a program: the runner's method `program` with `args` (ints, bools, strings, tuples)."""
 
     program: str
@@ -149,10 +147,9 @@ class Device(Protocol):
         """Stop the workers and free the memory; idempotent."""
 
 
-def enqueue_span(stream: Stream, label: str, begun: Event, done: Event, *works: Work) -> None:
+def enqueue_span(stream: Stream, label: str, begun: Event, done: Event, work: Work, *more: Work) -> None:
     """Enqueue works that are one span of the timeline, from `begun` to `done`."""
-    first, *rest = works
-    stream.enqueue(first, label=label, begun=begun)
-    for work in rest:
-        stream.enqueue(work, label=label)
+    stream.enqueue(work, label=label, begun=begun)
+    for another in more:
+        stream.enqueue(another, label=label)
     stream.record_event(done)
