@@ -85,6 +85,21 @@ class KernelAttention:
         return attend
 
 
+@triton.jit
+def _rotated(
+    vector: tl.tensor, turn: tl.tensor, dim: tl.tensor, WIDTH: tl.constexpr, ROTARY: tl.constexpr
+) -> tl.tensor:
+    """A head's query or key, float32, as `layers.rotate` turns it by the row of turns at `turn`."""
+    HALF: tl.constexpr = ROTARY // 2
+    is_turned, is_first = dim < ROTARY, dim < HALF
+    cos = tl.load(turn + dim % HALF, mask=is_turned, other=1.0)
+    sin = tl.load(turn + HALF + dim % HALF, mask=is_turned, other=0.0)
+    partner = tl.where(is_first, dim + HALF, dim - HALF)
+    straight = tl.load(vector + dim, mask=dim < WIDTH, other=0.0).to(tl.float32)
+    crossed = tl.load(vector + partner, mask=is_turned, other=0.0).to(tl.float32)
+    return straight * cos + crossed * tl.where(is_first, -sin, sin)
+
+
 @triton.jit(do_not_specialize=["stride_table"])  # one program for tables of any width
 def _partial(
     q: tl.tensor,
@@ -108,8 +123,7 @@ def _partial(
     """One head, split and row: attention over the split, and the logarithm of its sum of exponentials."""
     head, split, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     num_heads, num_splits = tl.num_programs(0), tl.num_programs(1)
-    own = tl.load(position + row)
-    first = split * SPLIT
+    own, first = tl.load(position + row), split * SPLIT
     if first > own:
         return
     dim, at = tl.arange(0, BLOCK), first + tl.arange(0, SPLIT)
@@ -123,22 +137,11 @@ def _partial(
     keys = tl.load(past, mask=is_read, other=0.0)
     values = tl.load(past + num_heads * WIDTH, mask=is_read, other=0.0)
 
-    # The row's own query, key and value, rotated and rounded as `layers.rotate` does.
-    HALF: tl.constexpr = ROTARY // 2
-    is_turned, is_first = dim < ROTARY, dim < HALF
-    partner = tl.where(is_first, dim + HALF, dim - HALF)
-    turn = turns + own * ROTARY + dim % HALF
-    cos = tl.load(turn, mask=is_turned, other=1.0)
-    sin = tl.load(turn + HALF, mask=is_turned, other=0.0)
-    sin = tl.where(is_first, -sin, sin)
-    base = row * stride_row + head * stride_head
+    # The row's own query, key and value, rounded as the cache holds them.
     dtype = layer.dtype.element_ty
-    query = tl.load(q + base + dim, mask=is_dim, other=0.0).to(tl.float32) * cos
-    query += tl.load(q + base + partner, mask=is_turned, other=0.0).to(tl.float32) * sin
-    query = query.to(dtype).to(tl.float32)
-    key = tl.load(k + base + dim, mask=is_dim, other=0.0).to(tl.float32) * cos
-    key += tl.load(k + base + partner, mask=is_turned, other=0.0).to(tl.float32) * sin
-    key = key.to(dtype)
+    base, turn = row * stride_row + head * stride_head, turns + own * ROTARY
+    query = _rotated(q + base, turn, dim, WIDTH, ROTARY).to(dtype).to(tl.float32)
+    key = _rotated(k + base, turn, dim, WIDTH, ROTARY).to(dtype)
     value = tl.load(v + base + dim, mask=is_dim, other=0.0).to(dtype)
 
     if own < first + SPLIT:

@@ -186,3 +186,31 @@ def test_a_row_is_the_same_bit_for_bit_alone_in_company_and_with_more_room(
 
 def test_a_trial_finds_it_right(run: Callable[..., Any]) -> None:
     assert run(chosen) == "kernel"
+
+
+def compiled(dtype: str) -> list[int]:
+    """Bytes of both programs for compute capability 9.0, in Moondream 2's shapes; no card is needed."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from photon.decode_kernel import NUM_WARPS, SPLIT, _combine, _partial
+
+    floats, numbers = f"*{dtype}", dict.fromkeys(("table", "position"), "*i64")
+    kinds = dict.fromkeys("qkv", floats) | {"layer": floats, "out": floats} | numbers
+    kinds |= dict.fromkeys(("turns", "parts", "sums"), "*fp32")
+    values = {"WIDTH": 64, "ROTARY": 32, "PAGE": 16, "SPLIT": SPLIT, "BLOCK": 64, "MAX_SPLITS": 32}
+    sizes = []
+    for function in (_partial, _combine):
+        signature = {n: "constexpr" if n in values else kinds.get(n, "i32") for n in function.arg_names}
+        constants = {(i,): values[n] for i, n in enumerate(function.arg_names) if n in values}
+        source = ASTSource(function, signature, constexprs=constants)
+        options = {"num_warps": NUM_WARPS}
+        sizes.append(len(triton.compile(source, GPUTarget("cuda", 90, 32), options).asm["cubin"]))
+    return sizes
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_it_compiles_for_a_card_as_the_interpreter_takes_what_the_compiler_does_not(dtype: str) -> None:
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        assert min(pool.submit(compiled, dtype).result(timeout=300)) > 0
