@@ -87,8 +87,7 @@ class CudaStream:
         self.waits = device.waits
         self.name = name
         self.stream = torch.cuda.Stream(device.torch_device)
-        self.graphs: dict[Work, Any] = {}
-        self.begun_in: dict[Work, Event | None] = {}  # the event that the work's graph records first
+        self.graphs: dict[Work, tuple[Any, Event | None]] = {}  # and the event that the graph records first
 
     def enqueue(self, work: Work, *, label: str, begun: Event | None = None) -> None:
         """Launch the program's kernels, or replay its graph if it was captured for this stream.
@@ -108,13 +107,13 @@ class CudaStream:
 
     def run(self, work: Work) -> Any:
         """Run the program, or its graph, with this stream as torch's current one; raises what it raises."""
-        graph = self.graphs.get(work)
+        captured = self.graphs.get(work)
         with torch.cuda.stream(self.stream):
-            return self._device.run_program(work) if graph is None else graph.replay()
+            return captured[0].replay() if captured else self._device.run_program(work)
 
     def _begin(self, work: Work, begun: Event) -> None:
-        if work in self.graphs:
-            assert begun is self.begun_in[work], "captured with another event"
+        if captured := self.graphs.get(work):
+            assert begun is captured[1], "captured with another event"
             self._take(begun)
         else:
             self.record_event(begun)
@@ -239,7 +238,7 @@ class CudaDevice(StickyFailure):
                 self.run_program(work)
         except Exception as error:
             raise DeviceError(program_failed(work.program, error)) from error
-        self._compute.graphs[work], self._compute.begun_in[work] = graph, begun
+        self._compute.graphs[work] = graph, begun
 
     def free_bytes(self) -> int | None:
         return torch.cuda.mem_get_info(self.torch_device)[0]
