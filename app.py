@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import logging
 import os
-import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -83,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = parse_flags(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     from photon.api import read_key
-    from photon.api.ports import choose_port
+    from photon.api.serving import choose_port
     from photon.errors import PhotonError
 
     try:
@@ -109,7 +108,6 @@ def load(flags: argparse.Namespace) -> tuple[Engine, Recorder, Meter]:
     from photon import Engine, EngineConfig, load_model, open_device
     from photon.api import Meter
     from photon.lab import facts
-    from photon.memory import choose_dtype
     from tracing.recorder import Recorder
 
     recorder, meter = Recorder(info=lambda: facts(engine)), Meter()
@@ -117,8 +115,7 @@ def load(flags: argparse.Namespace) -> tuple[Engine, Recorder, Meter]:
     model = load_model(flags.model, tokenizer=flags.tokenizer)
     device = open_device(flags.device, num_threads=flags.threads)
     try:
-        dtype = choose_dtype(flags.dtype, device)
-        engine = Engine(model, device, config, observers=[recorder, meter], dtype=dtype)
+        engine = Engine(model, device, config, observers=[recorder, meter], dtype=flags.dtype)
         return engine, recorder, meter
     except BaseException:
         device.close()
@@ -135,7 +132,7 @@ def api_routes(engine: Engine, meter: Meter, api_key: str | None = None) -> list
 
 def serve(flags: argparse.Namespace, engine: Engine, recorder: Recorder, api: list[BaseRoute]) -> int:
     """Open the port and serve until interrupted."""
-    from photon.api.ports import choose_port
+    from photon.api.serving import choose_port, end_on_signals
     from tracing.ui.sources import Sources
 
     sources, lab = Sources(recorder), new_lab(engine)
@@ -147,8 +144,7 @@ def serve(flags: argparse.Namespace, engine: Engine, recorder: Recorder, api: li
         print(f"app.py: {error}", file=sys.stderr)
         return 2
     print(banner(engine, flags, port), flush=True)
-    for number in (signal.SIGINT, signal.SIGTERM):  # a script's background job begins without the first
-        signal.signal(number, signal.default_int_handler)
+    end_on_signals()
     with contextlib.closing(lab):
         demo.block_thread()
     return 0

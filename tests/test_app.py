@@ -26,8 +26,9 @@ from PIL import Image
 
 import app
 from photon import Engine, EngineConfig, open_device
-from photon.api import Meter, ports
-from photon.api.ports import choose_port
+from photon.api import Meter
+from photon.api import serving as ports
+from photon.api.serving import choose_port
 from photon.images import load_image
 from photon.model.weights import Model
 from tracing.recorder import Recorder

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import app
-from photon.api.ports import choose_port
+from photon.api.serving import choose_port
 from photon.model.weights import Model
 
 sync_api = pytest.importorskip("playwright.sync_api")

@@ -31,7 +31,7 @@ from test_app import close_gradios_loops
 import app
 from photon import Engine, open_device
 from photon.api import Meter
-from photon.api.ports import choose_port
+from photon.api.serving import choose_port
 from photon.images import load_image
 from photon.ui.ask import Ask
 from photon.ui.playground import Playground

@@ -28,8 +28,8 @@ from ray.serve.exceptions import RayServeException
 from photon import EngineConfig, load_model
 from photon.api import ApiConfig, read_key
 from photon.api.config import MIB
-from photon.api.ports import choose_port
 from photon.api.replicas import NO_PAGE, Front, Replica, find_page
+from photon.api.serving import choose_port, end_on_signals
 from photon.errors import DeviceError, PhotonError
 
 log = logging.getLogger(__name__)
@@ -125,8 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(f"--{flag} is {problem['input']!r}: {problem['msg'].lower()}.")
     except (PhotonError, OSError) as error:
         return _refuse(str(error))
-    for number in (signal.SIGINT, signal.SIGTERM):  # a script's background job begins without the first
-        signal.signal(number, signal.default_int_handler)
+    end_on_signals()
     try:
         start(given, flags)
         serve.run(app, name=NAME)

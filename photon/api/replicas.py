@@ -35,7 +35,6 @@ from photon.api.errors import HANDLERS
 from photon.api.gate import Gate
 from photon.api.relay import Exchange, ForwardByImage, ForwardByVisitor
 from photon.errors import EngineDeadError, InvalidRequestError
-from photon.memory import choose_dtype
 from photon.observe import Observer
 
 NO_PAGE = "none"
@@ -92,8 +91,8 @@ class Replica:
         self._exchanges: dict[str, Exchange] = {}
         self._opened = AsyncExitStack()
         shown, self._meter, opened = find_page(page)(), Meter(), open_device(device)
-        observers, dtype = [self._meter, *shown.observers], choose_dtype("auto", opened)
-        self._engine = Engine(load_model(model), opened, config, observers=observers, dtype=dtype)
+        observers = [self._meter, *shown.observers]
+        self._engine = Engine(load_model(model), opened, config, observers=observers)
         self._opened.enter_context(self._engine)
         self._app = shown.asgi(self._engine, routes(self._engine, self._meter, api))
         await self._opened.enter_async_context(self._app.router.lifespan_context(self._app))

@@ -1,7 +1,8 @@
-"""Which port to serve on."""
+"""What the commands that serve share: which port they take, and how they end."""
 
 from __future__ import annotations
 
+import signal
 import socket
 
 FIRST_PORT, NUM_PORTS = 7860, 100
@@ -33,3 +34,9 @@ def _is_free(host: str, port: int) -> bool:
         except (OSError, OverflowError):
             return False
     return True
+
+
+def end_on_signals() -> None:
+    """From now on SIGINT and SIGTERM raise KeyboardInterrupt; a script's background job ignores the first."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
