@@ -22,7 +22,6 @@ from photon.engine import Engine
 from photon.measure import host_cost, machine
 from photon.measure.command import Answer, run_command
 from photon.measure.rounds import DEPTHS, EMBEDDED_MODEL, Listener, Rounds, batch_figures, table
-from photon.memory import choose_dtype
 from photon.model.weights import load_model
 from photon.selfcheck import RECORDER
 
@@ -39,7 +38,6 @@ def check(
     """
     opened = load_model(model)
     device, listener = open_device(device_name), Listener()
-    dtype = choose_dtype(dtype, device)
     facts, config = machine.facts(device), EngineConfig(max_batch_size=max(ROWS), max_cached_images=0)
     is_threaded = device.name != "deferred"
     with Engine(opened, device, config, observers=[listener], dtype=dtype, threaded=is_threaded) as engine:
@@ -48,7 +46,7 @@ def check(
     return {
         "machine": {**facts, "load_after": machine.facts(device)["load"]},
         "model": opened.config.name,
-        "dtype": dtype,
+        "dtype": engine.dtype,
         "tokens": num_tokens,
         "repeats": num_repeats,
         "rows": {str(rows): batch_figures(reports) for rows, (reports, _) in played.items()},

@@ -38,7 +38,6 @@ from photon.engine import Engine
 from photon.errors import InvalidRequestError
 from photon.measure.command import Answer, run_command
 from photon.measure.rounds import DEPTHS, EMBEDDED_MODEL, Listener, measure, play
-from photon.memory import choose_dtype
 from photon.model.weights import load_model
 from photon.observe import Span
 from photon.simulation import Scenario, compare
@@ -199,8 +198,7 @@ def check(device_name: str, *, num_runs: int, num_tokens: int) -> list[dict[str,
     steps = Listener()
     config = EngineConfig(max_batch_size=max(ROWS), max_cached_images=0)
     model, device = load_model(EMBEDDED_MODEL), open_device(device_name)
-    dtype = choose_dtype("auto", device)
-    with Engine(model, device, config, observers=[steps], dtype=dtype) as engine:
+    with Engine(model, device, config, observers=[steps]) as engine:
         for rows in ROWS:
             play(engine, rows, num_tokens, is_threaded=True)  # warm-up
             for _ in range(num_runs):

@@ -36,6 +36,7 @@ from photon.config import EngineConfig
 from photon.device.base import Device
 from photon.errors import EngineDeadError, QueueFullError
 from photon.handle import Handle
+from photon.memory import choose_dtype
 from photon.model.weights import Model, load_adapter
 from photon.observe import Observer
 from photon.pipeline import Pipeline, Step
@@ -57,11 +58,11 @@ class Engine(Client):
         model: from `load_model`; its weights are loaded onto the device here, which blocks.
         device: from `open_device`; the engine closes it.
         observers: receive spans, marks and step records on the engine's thread.
-        dtype: of weights and KV cache, a torch name.
+        dtype: of weights and KV cache: a torch name, or "auto", as `choose_dtype` takes it.
         threaded: run `advance` on an own thread. False: for callers of `run_until_idle`, as tests are.
 
     Raises:
-        DeviceError: the model does not fit the device, or the device failed.
+        DeviceError: the model or the dtype does not fit the device, or the device failed.
     """
 
     def __init__(
@@ -71,12 +72,12 @@ class Engine(Client):
         config: EngineConfig | None = None,
         *,
         observers: Items[Observer] = (),
-        dtype: str = "float32",
+        dtype: str = "auto",
         threaded: bool = True,
     ) -> None:
         self.model, self.device = model, device
-        self.config, self.dtype = config or EngineConfig(), dtype
-        self._runtime = Runtime(model, device, self.config, dtype)
+        self.config, self.dtype = config or EngineConfig(), choose_dtype(dtype, device)
+        self._runtime = Runtime(model, device, self.config, self.dtype)
         self._pipeline = Pipeline()
         self._scheduler = Scheduler(
             self.config,

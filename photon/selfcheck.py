@@ -27,7 +27,6 @@ from photon.engine import Engine
 from photon.measure import asked_again, full_check, overhead, trace_truth
 from photon.measure.command import Answer, run_command
 from photon.measure.rounds import EMBEDDED_MODEL, Listener, Rounds, summary, table
-from photon.memory import choose_dtype
 from photon.model.weights import load_model
 
 RECORDER = "tracing.recorder:Recorder"
@@ -41,8 +40,7 @@ def check(
     listener, device = Listener(), open_device(device_name)
     config = EngineConfig(max_batch_size=max(ROWS), max_cached_images=0)
     is_threaded = device.name != "deferred"
-    options: Any = {"dtype": choose_dtype("auto", device), "threaded": is_threaded}
-    with Engine(load_model(model), device, config, observers=[listener], **options) as engine:
+    with Engine(load_model(model), device, config, observers=[listener], threaded=is_threaded) as engine:
         rounds = Rounds(engine, listener, num_tokens, num_rounds, is_threaded)
         return summary(engine, {rows: rounds.alternate(rows) for rows in ROWS})
 

@@ -103,9 +103,9 @@ def test_an_engine_opens_on_a_card_that_another_one_serves_from(
         handle.result(timeout=60)
         return handle.tokens
 
-    with Engine(golden_model, open_device("cuda")) as serving:
+    with Engine(golden_model, open_device("cuda"), dtype="float32") as serving:
         wanted = tokens(serving.submit(request))
         handles = serving.submit_all([request] * 200)
-        with Engine(golden_model, open_device("cuda")) as other:
+        with Engine(golden_model, open_device("cuda"), dtype="float32") as other:
             assert tokens(other.submit(request)) == wanted
         assert [tokens(handle) for handle in handles] == [wanted] * 200

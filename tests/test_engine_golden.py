@@ -55,7 +55,8 @@ def test_every_golden_case_equals_the_reference(
 def run(cases: list[dict[str, Any]], setting: Setting, model: Model, golden_dir: Path) -> None:
     config = EngineConfig(depth=setting.depth, max_batch_size=setting.batch_size, prefill_token_budget=8192)
     is_threaded = setting.device != "deferred"
-    with Engine(model, open_device(setting.device), config, threaded=is_threaded) as engine:
+    device = open_device(setting.device)
+    with Engine(model, device, config, dtype="float32", threaded=is_threaded) as engine:
         engine.load_adapter("golden", golden_dir / "lora.safetensors")
         files = {image: golden_dir / f"image{image}.png" for image in setting.images if image is not None}
         images = {image: engine.encode_image(file) for image, file in files.items()}

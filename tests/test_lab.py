@@ -11,27 +11,16 @@ from engines import picture, tiny_model
 
 from photon.errors import DeviceError, InvalidRequestError
 from photon.lab import MAX_INJECTED_US, Injected, Lab, LabEngine, Setting
-from photon.observe import Mark, Span, StepRecord
+from photon.measure.trace_truth import Spans
+from photon.observe import Span
 from photon.workload import Workload, WorkloadResult
 
 BOXES = Workload(picture(1), "detect", "dog", copies=3, num_tokens=9)
 NOTHING = Setting()
 
 
-class Listener:
-    """Keeps the spans of one run."""
-
-    def __init__(self) -> None:
-        self.spans: list[Span] = []
-
-    def on_span(self, span: Span) -> None:
-        self.spans.append(span)
-
-    def on_mark(self, mark: Mark) -> None:
-        """Not needed."""
-
-    def on_step(self, record: StepRecord) -> None:
-        """Not needed."""
+class Listener(Spans):
+    """The spans of one run, by name."""
 
     def named(self, name: str) -> list[Span]:
         return [span for span in self.spans if span.name == name]

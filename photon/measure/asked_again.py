@@ -22,7 +22,6 @@ from photon.config import EngineConfig
 from photon.device import open_device
 from photon.engine import Engine
 from photon.handle import RequestMetrics
-from photon.memory import choose_dtype
 from photon.model.weights import load_model
 from photon.sequence import Request
 
@@ -55,8 +54,7 @@ def check(device_name: str, *, num_tokens: int, num_rounds: int, model: Path) ->
     is_threaded = device.name != "deferred"
     rounds: list[tuple[RequestMetrics, RequestMetrics]] = []
     is_equal, load = True, [os.getloadavg()[0]]
-    dtype = choose_dtype("auto", device)
-    with Engine(load_model(model), device, EngineConfig(), dtype=dtype, threaded=is_threaded) as engine:
+    with Engine(load_model(model), device, EngineConfig(), threaded=is_threaded) as engine:
         num_crops = len(engine.encode_image(draw(0)).pixels)
         for seed in range(num_rounds + 1):
             asked = [
@@ -72,7 +70,7 @@ def check(device_name: str, *, num_tokens: int, num_rounds: int, model: Path) ->
     return {
         "device": device.name,
         "model": engine.model.config.name,
-        "dtype": dtype,
+        "dtype": engine.dtype,
         "crops": num_crops,
         "load": load,
         "first": figures([first for first, _ in rounds]),

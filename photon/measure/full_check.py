@@ -31,7 +31,6 @@ from photon.handle import Handle
 from photon.measure import bandwidth, machine
 from photon.measure.dense_forward import answer_logits
 from photon.measure.rounds import DEPTHS, EMBEDDED_MODEL, Listener, Rounds, endless, summary, table
-from photon.memory import choose_dtype
 from photon.model.config import ModelConfig
 from photon.model.random_weights import write_checkpoint
 from photon.model.tokenizer import Tokenizer
@@ -73,7 +72,7 @@ def check(device_name: str, size: Size) -> dict[str, Any]:
         DeviceError: no such device; said before anything is written.
     """
     device = open_device(device_name)
-    facts, dtype = machine.facts(device), choose_dtype(size.dtype, device)
+    facts = machine.facts(device)
     try:
         bytes_per_s = bandwidth.measure(device, size.copy_bytes)
     finally:
@@ -81,20 +80,22 @@ def check(device_name: str, size: Size) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="photon-full-check-") as folder:
         model = random_model(Path(folder), size.config)
         listener, config = Listener(), EngineConfig(max_batch_size=max(size.rows), max_cached_images=0)
-        with Engine(model, open_device(device_name), config, observers=[listener], dtype=dtype) as engine:
+        with Engine(
+            model, open_device(device_name), config, observers=[listener], dtype=size.dtype
+        ) as engine:
             attention = engine.device.call(Work("decode_attention"))
             rounds = Rounds(engine, listener, size.num_tokens, size.num_rounds)
             found = summary(engine, {rows: rounds.alternate(rows) for rows in size.rows})
             leak = sync_leak(engine)
             asked = pictures(size.config)
             answers = [handle.tokens for handle in ask(engine, asked)] if leak is None else []
-        tokens = compare(model, asked, answers, MARGINS[dtype])
+        tokens = compare(model, asked, answers, MARGINS[engine.dtype])
     return {
         **found,
         "machine": facts,
         "decode_attention": attention,
         "bandwidth_gb_s": bytes_per_s / 1e9,
-        "floors": floors(found, size, dtype, bytes_per_s),
+        "floors": floors(found, size, engine.dtype, bytes_per_s),
         "sync_leak": leak,
         "tokens": tokens,
         "ok": found["ok"] and leak is None and tokens["ok"],
@@ -122,7 +123,7 @@ def pictures(config: ModelConfig) -> list[EncodedImage]:
 def ask(engine: Engine, images: Items[EncodedImage], **settings: Any) -> list[Handle]:
     """An answer of ANSWER_TOKENS about each image, all at once."""
     settings = {"max_tokens": ANSWER_TOKENS, **settings}
-    handles = [engine.submit(Request(endless, image, settings=settings)) for image in images]
+    handles = engine.submit_all([Request(endless, image, settings=settings) for image in images])
     for handle in handles:
         handle.result(timeout=600)
     return handles

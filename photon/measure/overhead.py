@@ -20,7 +20,6 @@ from photon.device import open_device
 from photon.engine import Engine
 from photon.errors import InvalidRequestError
 from photon.measure.rounds import play
-from photon.memory import choose_dtype
 from photon.model.weights import load_model
 from photon.observe import Observer
 
@@ -63,8 +62,7 @@ def check(
     config = EngineConfig(max_batch_size=ROWS, max_cached_images=0)
     rates: dict[bool, list[float]] = {True: [], False: []}
     load = [os.getloadavg()[0]]
-    dtype = choose_dtype("auto", device)
-    with ListenedEngine(load_model(model), device, config, dtype=dtype, threaded=is_threaded) as engine:
+    with ListenedEngine(load_model(model), device, config, threaded=is_threaded) as engine:
         play(engine, ROWS, num_tokens, is_threaded=is_threaded)  # warm-up
         for round_number in range(num_rounds):
             for is_on in (True, False) if round_number % 2 == 0 else (False, True):
@@ -79,7 +77,7 @@ def check(
     return {
         "device": device.name,
         "observer": observer_name,
-        "dtype": dtype,
+        "dtype": engine.dtype,
         "rows": ROWS,
         "load": load,
         "tokens_per_s": {

@@ -36,7 +36,6 @@ from photon.engine import Engine
 from photon.errors import InvalidRequestError
 from photon.measure.intervals import Interval, crossings, host_and_gaps, shared_ns, strays, union
 from photon.measure.rounds import DEPTHS, play
-from photon.memory import choose_dtype
 from photon.model.weights import load_model
 from photon.observe import Mark, Span, StepRecord
 
@@ -180,8 +179,7 @@ def check(device_name: str, *, num_tokens: int, num_rounds: int, model: Path) ->
     load = [os.getloadavg()[0]]
     batches: dict[str, Any] = {}
     config = EngineConfig(max_batch_size=max(ROWS), max_cached_images=0)
-    options: Any = {"dtype": choose_dtype("auto", device), "threaded": False}
-    with Engine(load_model(model), device, config, observers=[listener], **options) as engine:
+    with Engine(load_model(model), device, config, observers=[listener], threaded=False) as engine:
         for rows in ROWS:
             play(engine, rows, num_tokens, is_threaded=False)  # warm-up
             truths = {depth: Truth() for depth in DEPTHS}
